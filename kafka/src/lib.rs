@@ -1,0 +1,1 @@
+//! Connections to Kafka: settings, topics, the transactional publisher, reading a topic whole.

@@ -1,0 +1,1 @@
+//! Connections to PostgreSQL: TLS, replication mode, pinned settings, quoting, SQLSTATE.

@@ -1,0 +1,1 @@
+//! The process shell: configuration, telemetry, health, shutdown and retry.

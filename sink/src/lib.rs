@@ -1,0 +1,1 @@
+//! Kafka to the target database and to Redis: applies each event once, in order for every row.

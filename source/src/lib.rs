@@ -1,0 +1,1 @@
+//! PostgreSQL to Kafka: reads the replication stream and publishes each change once.

@@ -1,0 +1,1 @@
+//! Real servers, processes, workloads and the oracle for the end-to-end tests.

@@ -1,0 +1,1 @@
+//! Compares the two sides.
