@@ -1,0 +1,187 @@
+//! The records of `<prefix>.state`: where the source is, written in the same Kafka transactions as what it published.
+//!
+//!     stream            where in the stream, and which transactions stand behind it
+//!     table/<oid>       a relation as last published
+//!     topic/<name>      a topic as found at the start, and how many records each partition holds
+//!     load/<id>         a load that is not done yet;  load/<id>/<oid>: what of a table is done
+//!
+//! A tombstone ends a record.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::{Column, LoadMode};
+use crate::fingerprint::Fingerprint;
+use crate::{Lsn, Position, Seq, TableName};
+
+/// The key of a state record.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// [`Stream`].
+    Stream,
+    /// [`Table`], by its OID.
+    Table(u32),
+    /// [`Topic`], by its name.
+    Topic(String),
+    /// [`Load`], by its id.
+    Load(String),
+    /// [`LoadTable`], by the load's id and the table's OID.
+    LoadTable(String, u32),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Key::Stream => f.write_str("stream"),
+            Key::Table(oid) => write!(f, "table/{oid}"),
+            Key::Topic(name) => write!(f, "topic/{name}"),
+            Key::Load(id) => write!(f, "load/{id}"),
+            Key::LoadTable(id, oid) => write!(f, "load/{id}/{oid}"),
+        }
+    }
+}
+
+/// The text was no key of a state record.
+#[derive(Debug, thiserror::Error)]
+#[error("{0:?} is no key of a state record that this version knows")]
+pub struct UnknownKey(String);
+
+impl FromStr for Key {
+    type Err = UnknownKey;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKey> {
+        let unknown = || UnknownKey(text.to_owned());
+        let oid = |digits: &str| digits.parse().map_err(|_| unknown());
+        match *text.split('/').collect::<Vec<_>>() {
+            ["stream"] => Ok(Key::Stream),
+            ["table", digits] => oid(digits).map(Key::Table),
+            ["topic", name] => Ok(Key::Topic(name.to_owned())),
+            ["load", id] => Ok(Key::Load(id.to_owned())),
+            ["load", id, digits] => oid(digits).map(|oid| Key::LoadTable(id.to_owned(), oid)),
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// A transaction that was sent or acted on: commit LSN, xid, commit time in PostgreSQL's microseconds since 2000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Sent(pub Lsn, pub u32, pub i64);
+
+/// How many transactions [`Stream::history`] keeps.
+pub const HISTORY_MAX: usize = 32;
+
+/// Where the source is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stream {
+    /// The version of this contract that wrote it.
+    pub contract: u32,
+    /// The server's system identifier.
+    pub system_id: String,
+    /// The database.
+    pub database: String,
+    /// The server's timeline.
+    pub timeline: u32,
+    /// The replication slot.
+    pub slot: String,
+    /// The publications that are streamed.
+    pub publications: Vec<String>,
+    /// The end of the last whole transaction of which everything is committed to Kafka.
+    pub flushed: Lsn,
+    /// What was last sent or acted on.
+    pub position: Position,
+    /// The last transactions that were sent or acted on, oldest first.
+    pub history: Vec<Sent>,
+}
+
+/// A relation as last published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Table {
+    /// Its name.
+    #[serde(flatten)]
+    pub name: TableName,
+    /// Its topic.
+    pub topic: String,
+    /// The key's columns.
+    pub key: Vec<String>,
+    /// The replica identity in PostgreSQL's letter.
+    pub identity: char,
+    /// All published columns; empty until the relation was first seen.
+    pub columns: Vec<Column>,
+    /// The fingerprint of the last schema event; 0 before the first.
+    pub fingerprint: Fingerprint,
+    /// Whether keys have no canonical text, so that all records go to partition 0.
+    #[serde(default)]
+    pub single_partition: bool,
+}
+
+/// A topic as it was found when it was first used.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Topic {
+    /// Kafka's id of it: another id is another topic of the same name.
+    pub id: String,
+    /// How many of its partitions are used, for ever.
+    pub partitions: i32,
+    /// The number of the last record of each partition.
+    pub seq: Vec<Seq>,
+}
+
+/// A load that is under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// What rows in the target mean.
+    pub mode: LoadMode,
+    /// The tables by OID that are not done yet.
+    pub tables: Vec<u32>,
+}
+
+/// A range of a table's key in the server's own order: after `after`, up to and with `upto`; `None` is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Range {
+    /// Exclusive lower end: the key's columns as text.
+    pub after: Option<Vec<String>>,
+    /// Inclusive upper end.
+    pub upto: Option<Vec<String>>,
+}
+
+/// What of a table a load has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadTable {
+    /// Ranges whose chunk is committed to Kafka, merged where they touch, in key order.
+    pub done: Vec<Range>,
+    /// Rows published so far.
+    pub rows: u64,
+    /// What the server thought the table held when the load began; for progress alone.
+    #[serde(default)]
+    pub rows_estimated: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_reads_back() {
+        for key in [
+            Key::Stream,
+            Key::Table(16384),
+            Key::Topic("shop.public.users".into()),
+            Key::Load("a1".into()),
+            Key::LoadTable("a1".into(), 7),
+        ] {
+            assert_eq!(key.to_string().parse::<Key>().expect("printed by us"), key);
+        }
+        for bad in ["", "streams", "table/x", "load/a/b", "load/a/1/2"] {
+            assert!(bad.parse::<Key>().is_err(), "{bad:?} was accepted");
+        }
+    }
+
+    #[test]
+    fn the_stream_record_reads_back() {
+        let json = r#"{"contract":1,"system_id":"7","database":"shop","timeline":1,"slot":"s","publications":["p"],"flushed":"0/A20","position":"0000000000000A10.00000000000009F8.00000001","history":[["0/A10",771,821664000123456]]}"#;
+        let stream: Stream = serde_json::from_str(json).expect("a stream record");
+        assert_eq!(stream.position.commit, Lsn(0xA10));
+        assert_eq!(serde_json::to_string(&stream).expect("plain data"), json);
+    }
+}
