@@ -1,0 +1,210 @@
+//! What can fail between us and a PostgreSQL server, and where each failure leads.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::sqlstate::{self, Severity};
+
+/// A failure of a connection or of an operation on it. Never holds a password or a row's values.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Nobody answered at the address.
+    #[error("cannot reach {server}: check host and port of the url, and that PostgreSQL runs and listens there")]
+    Unreachable {
+        /// `host:port/database as user`.
+        server: String,
+        /// What the operating system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// The server did not answer in time.
+    #[error("{server} was silent for {} s during {during}: {remedy}", .after.as_secs())]
+    Silent {
+        /// `host:port/database as user`.
+        server: String,
+        /// What we waited for.
+        during: String,
+        /// How long.
+        after: Duration,
+        /// What to look at.
+        remedy: &'static str,
+    },
+    /// The server does not speak TLS.
+    #[error("{server} refuses TLS: switch `ssl` on at the server, or accept an unprotected connection with `sslmode=disable` in the url")]
+    TlsRefused {
+        /// `host:port/database as user`.
+        server: String,
+    },
+    /// The TLS handshake failed, above all because the certificate does not prove the server.
+    #[error("cannot trust {server}: {remedy}")]
+    Untrusted {
+        /// `host:port/database as user`.
+        server: String,
+        /// What to change, by what was wrong.
+        remedy: &'static str,
+        /// What TLS said.
+        #[source]
+        cause: io::Error,
+    },
+    /// A file with certificates or keys cannot be used.
+    #[error("cannot use {} as {purpose}: it must be a readable PEM file", .file.display())]
+    Certificates {
+        /// The file as configured.
+        file: PathBuf,
+        /// The parameter of the url that names it.
+        purpose: &'static str,
+        /// What was wrong with it.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The system has no certificates to trust.
+    #[error("no trusted certificates on this machine: name a file with `sslrootcert` in the url")]
+    NoRoots,
+    /// The server refused the login.
+    #[error("{server} refuses the login: {remedy}")]
+    Login {
+        /// `host:port/database as user`.
+        server: String,
+        /// What to change, by what was wrong.
+        remedy: &'static str,
+        /// What the server said.
+        #[source]
+        cause: ServerError,
+    },
+    /// The server asks for a proof that we cannot give.
+    #[error("{server} asks for {method}: allow scram-sha-256 for this user in pg_hba.conf")]
+    Method {
+        /// `host:port/database as user`.
+        server: String,
+        /// What it asked for.
+        method: &'static str,
+    },
+    /// The server answered an operation with an error.
+    #[error("cannot {operation}")]
+    Server {
+        /// Completes the sentence.
+        operation: String,
+        /// What the server said.
+        #[source]
+        cause: ServerError,
+    },
+    /// Another process reads the slot.
+    #[error("the slot {slot} is in use{}: stop its reader, or wait until it ends", Pid(.pid))]
+    SlotActive {
+        /// The slot.
+        slot: String,
+        /// The server process of its reader, if the server named it.
+        pid: Option<i32>,
+    },
+    /// The connection broke.
+    #[error("lost the connection while trying to {operation}")]
+    Lost {
+        /// Completes the sentence.
+        operation: String,
+        /// What the operating system said.
+        #[source]
+        cause: io::Error,
+    },
+    /// The server ended the stream by itself, as it does when it shuts down.
+    #[error("the server ended the stream of {slot}")]
+    Ended {
+        /// The slot.
+        slot: String,
+    },
+    /// The server said what the protocol does not allow.
+    #[error("cannot understand the server while trying to {operation}: {what}")]
+    Protocol {
+        /// Completes the sentence.
+        operation: String,
+        /// What came.
+        what: String,
+    },
+    /// The client library failed without an answer of the server.
+    #[error("cannot {operation}")]
+    Client {
+        /// Completes the sentence.
+        operation: String,
+        /// What it said.
+        #[source]
+        cause: tokio_postgres::Error,
+    },
+}
+
+impl Error {
+    /// The SQLSTATE, if a server's answer is behind it.
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Error::Login { cause, .. } | Error::Server { cause, .. } => Some(&cause.sqlstate),
+            Error::SlotActive { .. } => Some("55006"),
+            Error::Client { cause, .. } => cause.code().map(tokio_postgres::error::SqlState::code),
+            _ => None,
+        }
+    }
+
+    /// Where it leads.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Error::Unreachable { .. } | Error::Silent { .. } | Error::Lost { .. } | Error::Ended { .. } => {
+                Severity::Transient
+            }
+            Error::TlsRefused { .. }
+            | Error::Untrusted { .. }
+            | Error::Certificates { .. }
+            | Error::NoRoots
+            | Error::Method { .. }
+            | Error::Protocol { .. } => Severity::Fatal,
+            Error::Login { .. } | Error::Server { .. } | Error::SlotActive { .. } | Error::Client { .. } => {
+                self.sqlstate().map_or(Severity::Transient, sqlstate::severity)
+            }
+        }
+    }
+
+    /// Wraps what tokio-postgres says of a statement. `operation` completes the sentence "cannot …".
+    pub fn statement(operation: impl Into<String>, cause: tokio_postgres::Error) -> Error {
+        let operation = operation.into();
+        match cause.as_db_error() {
+            Some(answer) => Error::Server { operation, cause: ServerError::from(answer) },
+            None => Error::Client { operation, cause },
+        }
+    }
+}
+
+/// An error as the server reported it. Its detail is left out: it quotes rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerError {
+    /// Five characters.
+    pub sqlstate: String,
+    /// In the server's language.
+    pub message: String,
+    /// What the server advises.
+    pub hint: Option<String>,
+}
+
+impl From<&tokio_postgres::error::DbError> for ServerError {
+    fn from(answer: &tokio_postgres::error::DbError) -> ServerError {
+        ServerError {
+            sqlstate: answer.code().code().to_owned(),
+            message: answer.message().to_owned(),
+            hint: answer.hint().map(str::to_owned),
+        }
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} (SQLSTATE {})", self.message, self.sqlstate)?;
+        self.hint.iter().try_for_each(|hint| write!(f, ", hint: {hint}"))
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+struct Pid<'p>(&'p Option<i32>);
+
+impl fmt::Display for Pid<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|pid| write!(f, " by server process {pid}"))
+    }
+}

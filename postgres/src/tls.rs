@@ -1,0 +1,1 @@
+//! TLS: what proves a server.

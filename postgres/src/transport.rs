@@ -1,0 +1,1 @@
+//! Bytes to and from a server: TCP, and TLS on it.
