@@ -1,1 +1,20 @@
 //! Real servers, processes, workloads and the oracle for the end-to-end tests.
+//!
+//!     servers ──▶ stack (one of each for a whole run) ──▶ World (one test's databases, slot, prefix, groups)
+//!                                                          │
+//!                    workload writes ──▶ source ──▶ the real `tributary` ──▶ target, Redis
+//!                                          └──────────── oracle compares ──────────┘
+//!
+//! Knows the product by its command line, its configuration, its topics and its tables alone, as an operator does.
+
+pub mod error;
+pub mod place;
+pub mod playground;
+pub mod port;
+pub mod process;
+pub mod servers;
+pub mod stack;
+pub mod supervisor;
+pub mod until;
+
+pub use error::Error;

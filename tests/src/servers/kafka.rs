@@ -1,0 +1,275 @@
+//! A private Kafka of one broker or three, by Java from the jars that `./dev` has laid ready. KRaft, no topic made by itself.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use rdkafka::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use tempfile::TempDir;
+
+use super::{ANSWER_WITHIN, folder};
+use crate::process::{Process, describe};
+use crate::until::until;
+use crate::{Error, place, port};
+
+/// One node of a cluster: broker and controller in one.
+#[derive(Debug)]
+pub struct Broker {
+    id: usize,
+    port: u16,
+    controller_port: u16,
+    folder: PathBuf,
+    process: Option<Process>,
+}
+
+/// A running (or stopped) private cluster.
+#[derive(Debug)]
+pub struct Kafka {
+    brokers: Vec<Broker>,
+    // Outlives the brokers' processes, which are dropped first.
+    _folder: TempDir,
+}
+
+impl Kafka {
+    /// An empty cluster of `count` brokers, answering.
+    pub async fn start(count: usize) -> Result<Kafka, Error> {
+        let mut kafka = Kafka::prepare(count).await?;
+        kafka.restart().await?;
+        Ok(kafka)
+    }
+
+    /// An empty cluster that does not run yet: its address is known before anybody answers there.
+    pub async fn prepare(count: usize) -> Result<Kafka, Error> {
+        let folder = folder("kafka")?;
+        let mut brokers = Vec::new();
+        for id in 1..=count {
+            let (port, controller_port) = (port::free(), port::free());
+            brokers.push(Broker {
+                id,
+                port,
+                controller_port,
+                folder: folder.path().join(id.to_string()),
+                process: None,
+            });
+        }
+        let voters: Vec<String> = brokers.iter().map(|b| format!("{}@127.0.0.1:{}", b.id, b.controller_port)).collect();
+        for broker in &brokers {
+            broker.write_properties(&voters)?;
+        }
+        // A format takes a second of a JVM each: at the same time, and then wait for all.
+        let mut formats = Vec::new();
+        for broker in &brokers {
+            formats.push(broker.format()?);
+        }
+        for mut format in formats {
+            let status = format.wait(ANSWER_WITHIN).await?;
+            if !status.success() {
+                return Err(Error::new(format!("Kafka's format failed, {}: {}", describe(status), format.tail())));
+            }
+        }
+        Ok(Kafka { brokers, _folder: folder })
+    }
+
+    /// `host:port,…` of all brokers.
+    pub fn addresses(&self) -> String {
+        let all: Vec<String> = self.brokers.iter().map(|broker| format!("127.0.0.1:{}", broker.port)).collect();
+        all.join(",")
+    }
+
+    /// A broker by its place, from 0.
+    pub fn broker(&mut self, index: usize) -> &mut Broker {
+        &mut self.brokers[index]
+    }
+
+    /// The number of brokers.
+    pub fn count(&self) -> usize {
+        self.brokers.len()
+    }
+
+    /// Starts every broker that does not run, with its old data, and waits until all of them answer.
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        for broker in &mut self.brokers {
+            broker.launch()?;
+        }
+        self.answers().await
+    }
+
+    /// Waits until every broker is a member of the cluster again.
+    pub async fn answers(&mut self) -> Result<(), Error> {
+        let (addresses, count) = (self.addresses(), self.brokers.len());
+        let brokers = &mut self.brokers;
+        until("every Kafka broker answers", ANSWER_WITHIN, async || {
+            for broker in brokers.iter_mut() {
+                if let Some(fault) = broker.fault() {
+                    return Ok(Err(fault));
+                }
+            }
+            let found = brokers_of(&addresses).await?;
+            if found == count { Ok(Ok(())) } else { Err(format!("{found} of {count} are members")) }
+        })
+        .await?
+    }
+
+    /// An orderly shutdown of all brokers at the same time: one after the other, the last would look for a quorum in vain.
+    pub async fn stop(&mut self) -> Result<(), Error> {
+        for broker in &mut self.brokers {
+            broker.process.iter_mut().for_each(|process| process.signal(Signal::SIGTERM));
+        }
+        for broker in &mut self.brokers {
+            if let Some(mut process) = broker.process.take() {
+                process.wait(Duration::from_secs(30)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `kill -9` of all brokers.
+    pub async fn kill9(&mut self) -> Result<(), Error> {
+        for broker in &mut self.brokers {
+            broker.kill9().await?;
+        }
+        Ok(())
+    }
+
+    /// Runs one of Kafka's own tools to its end and returns what it printed.
+    pub async fn tool(class: &str, arguments: &[&str]) -> Result<String, Error> {
+        let folder = folder("kafka-tool")?;
+        let mut command = java("256m", folder.path())?;
+        command.arg(class).args(arguments);
+        let log = folder.path().join("output");
+        let mut process = Process::spawn(class, command, &log, Signal::SIGKILL)?;
+        let status = process.wait(ANSWER_WITHIN).await?;
+        let printed = fs::read_to_string(&log).map_err(Error::during(format!("read what {class} printed")))?;
+        if status.success() {
+            return Ok(printed);
+        }
+        Err(Error::new(format!("{class} failed, {}: {printed}", describe(status))))
+    }
+}
+
+impl Broker {
+    /// Its port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The file with everything that it printed.
+    pub fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Starts it if it does not run, without waiting for it to answer.
+    pub fn launch(&mut self) -> Result<(), Error> {
+        if self.process.is_none() {
+            let mut command = java("512m", &self.folder)?;
+            command.arg("kafka.Kafka").arg(self.properties());
+            self.process = Some(Process::spawn("Kafka", command, &self.log(), Signal::SIGKILL)?);
+        }
+        Ok(())
+    }
+
+    /// An orderly shutdown.
+    pub async fn stop(&mut self) -> Result<(), Error> {
+        match self.process.take() {
+            Some(mut process) => process.stop(Signal::SIGTERM, Duration::from_secs(30)).await.map(|_| ()),
+            None => Ok(()),
+        }
+    }
+
+    /// `kill -9`.
+    pub async fn kill9(&mut self) -> Result<(), Error> {
+        match self.process.take() {
+            Some(mut process) => process.kill9().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stops it where it stands (SIGSTOP).
+    pub fn freeze(&mut self) {
+        self.process.iter_mut().for_each(|process| process.signal(Signal::SIGSTOP));
+    }
+
+    /// Lets it go on (SIGCONT).
+    pub fn thaw(&mut self) {
+        self.process.iter_mut().for_each(|process| process.signal(Signal::SIGCONT));
+    }
+
+    fn fault(&mut self) -> Option<Error> {
+        let process = self.process.as_mut()?;
+        let status = process.ended()?;
+        Some(Error::new(format!("Kafka broker {} ended, {}: {}", self.id, describe(status), process.tail())))
+    }
+
+    fn properties(&self) -> PathBuf {
+        self.folder.join("server.properties")
+    }
+
+    fn write_properties(&self, voters: &[String]) -> Result<(), Error> {
+        let replication = voters.len().min(3).to_string();
+        let in_sync = if voters.len() >= 3 { "2" } else { "1" };
+        let properties = [
+            ("process.roles", "broker,controller"),
+            ("node.id", &self.id.to_string()),
+            ("controller.quorum.voters", &voters.join(",")),
+            ("controller.listener.names", "CONTROLLER"),
+            (
+                "listeners",
+                &format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}", self.port, self.controller_port),
+            ),
+            ("advertised.listeners", &format!("PLAINTEXT://127.0.0.1:{}", self.port)),
+            ("log.dirs", &self.folder.join("data").display().to_string()),
+            ("auto.create.topics.enable", "false"),
+            ("offsets.topic.replication.factor", &replication),
+            ("offsets.topic.num.partitions", "4"),
+            ("transaction.state.log.replication.factor", &replication),
+            ("transaction.state.log.min.isr", in_sync),
+            ("transaction.state.log.num.partitions", "4"),
+            ("share.coordinator.state.topic.replication.factor", &replication),
+            ("share.coordinator.state.topic.min.isr", in_sync),
+            ("share.coordinator.state.topic.num.partitions", "1"),
+            ("group.initial.rebalance.delay.ms", "0"),
+            // A broker killed and started at once is refused until its old registration has run out.
+            ("broker.session.timeout.ms", "4000"),
+            ("broker.heartbeat.interval.ms", "500"),
+        ];
+        let text: String = properties.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        fs::create_dir(&self.folder)
+            .and_then(|()| fs::write(self.properties(), text))
+            .map_err(Error::during(format!("write {}", self.properties().display())))
+    }
+
+    fn format(&self) -> Result<Process, Error> {
+        // Any 16 bytes in this form do; the nodes of one cluster share them.
+        const CLUSTER: &str = "dHJpYnV0YXJ5LXRlc3Rz";
+        let mut command = java("128m", &self.folder)?;
+        command.args(["kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c"]).arg(self.properties());
+        Process::spawn("Kafka's format", command, &self.folder.join("format.log"), Signal::SIGKILL)
+    }
+}
+
+/// A JVM with Kafka's class path: small, and compiling little, for there are several on two cores and none lives long.
+fn java(heap: &str, folder: &Path) -> Result<Command, Error> {
+    let mut command = Command::new("java");
+    command
+        .arg(format!("-Xmx{heap}"))
+        .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true"])
+        .arg("-cp")
+        .arg(place::kafka()?)
+        // Where the JVM would leave a dump.
+        .current_dir(folder);
+    Ok(command)
+}
+
+/// How many brokers the cluster says that it has.
+async fn brokers_of(addresses: &str) -> Result<usize, String> {
+    let addresses = addresses.to_owned();
+    let ask = move || {
+        let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", addresses).create()?;
+        Ok(consumer.fetch_metadata(None, Duration::from_secs(2))?.brokers().len())
+    };
+    let answer = tokio::task::spawn_blocking(ask).await.expect("asking for metadata does not panic");
+    answer.map_err(|cause: rdkafka::error::KafkaError| cause.to_string())
+}
