@@ -74,7 +74,9 @@ impl SslMode {
 #[derive(Debug, thiserror::Error)]
 pub enum UnknownSslMode {
     /// One of libpq's modes that fall back in silence.
-    #[error("sslmode {0} may end in an unprotected connection without saying so: write verify-full, verify-ca, require or disable")]
+    #[error(
+        "sslmode {0} may end in an unprotected connection without saying so: write verify-full, verify-ca, require or disable"
+    )]
     Weak(String),
     /// None at all.
     #[error("sslmode is disable, require, verify-ca or verify-full (the default)")]

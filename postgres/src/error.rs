@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::config::{Config, SslMode};
 use crate::sqlstate::{self, Severity};
 
 /// A failure of a connection or of an operation on it. Never holds a password or a row's values.
@@ -32,7 +33,9 @@ pub enum Error {
         remedy: &'static str,
     },
     /// The server does not speak TLS.
-    #[error("{server} refuses TLS: switch `ssl` on at the server, or accept an unprotected connection with `sslmode=disable` in the url")]
+    #[error(
+        "{server} refuses TLS: switch `ssl` on at the server, or accept an unprotected connection with `sslmode=disable` in the url"
+    )]
     TlsRefused {
         /// `host:port/database as user`.
         server: String,
@@ -98,6 +101,34 @@ pub enum Error {
         /// The server process of its reader, if the server named it.
         pid: Option<i32>,
     },
+    /// There is no such slot.
+    #[error("there is no slot {slot} in this database: create it, or name the one that is meant")]
+    SlotMissing {
+        /// The slot.
+        slot: String,
+    },
+    /// A slot of this name stands already.
+    #[error("there is a slot {slot} already: drop it if nobody needs it, or choose another name")]
+    SlotExists {
+        /// The slot.
+        slot: String,
+    },
+    /// All slots are taken.
+    #[error(
+        "{server} has no free slot: raise max_replication_slots (needs a restart), or drop a slot that nobody reads"
+    )]
+    NoFreeSlot {
+        /// `host:port/database as user`.
+        server: String,
+    },
+    /// The server's WAL does not hold what a slot needs.
+    #[error(
+        "{server} does not write its WAL for logical decoding: ALTER SYSTEM SET wal_level = logical, then restart it"
+    )]
+    WalLevel {
+        /// `host:port/database as user`.
+        server: String,
+    },
     /// The connection broke.
     #[error("lost the connection while trying to {operation}")]
     Lost {
@@ -138,6 +169,10 @@ impl Error {
         match self {
             Error::Login { cause, .. } | Error::Server { cause, .. } => Some(&cause.sqlstate),
             Error::SlotActive { .. } => Some("55006"),
+            Error::SlotMissing { .. } => Some("42704"),
+            Error::SlotExists { .. } => Some("42710"),
+            Error::NoFreeSlot { .. } => Some("53400"),
+            Error::WalLevel { .. } => Some("55000"),
             Error::Client { cause, .. } => cause.code().map(tokio_postgres::error::SqlState::code),
             _ => None,
         }
@@ -154,11 +189,36 @@ impl Error {
             | Error::Certificates { .. }
             | Error::NoRoots
             | Error::Method { .. }
+            | Error::SlotMissing { .. }
+            | Error::SlotExists { .. }
+            | Error::NoFreeSlot { .. }
+            | Error::WalLevel { .. }
             | Error::Protocol { .. } => Severity::Fatal,
             Error::Login { .. } | Error::Server { .. } | Error::SlotActive { .. } | Error::Client { .. } => {
                 self.sqlstate().map_or(Severity::Transient, sqlstate::severity)
             }
         }
+    }
+
+    /// What a server's refusal of a login means. `answer` ended the startup.
+    pub(crate) fn login(config: &Config, answer: ServerError) -> Error {
+        let server = config.display();
+        let remedy = match answer.sqlstate.as_str() {
+            "28P01" if config.password.is_empty() => "give the password in the key `password`, or in the url",
+            "28P01" => "check the user in the url, and the password",
+            "28000" if config.tls.mode == SslMode::Disable => {
+                "check pg_hba.conf for this user, database and address; it may demand TLS, which sslmode=disable rules out"
+            }
+            "28000" => "check that the role exists and may log in, and pg_hba.conf for this user, database and address",
+            "3D000" => "check the name of the database in the url",
+            "42501" => {
+                "give the role what it lacks: ALTER ROLE … REPLICATION for a slot, GRANT CONNECT for the database"
+            }
+            "53300" => "raise max_connections or max_wal_senders, or end other sessions",
+            "57P03" => "it is starting up or shutting down: it will be tried again",
+            _ => "see its own log for the reason",
+        };
+        Error::Login { server, remedy, cause: answer }
     }
 
     /// Wraps what tokio-postgres says of a statement. `operation` completes the sentence "cannot …".

@@ -46,6 +46,11 @@ pub fn statements(major: u32) -> String {
     newer.map(|(_, name, value)| format!("SET {name} = {value};")).collect()
 }
 
+/// How a session of ours is called in `pg_stat_activity`.
+pub fn application_name(purpose: &str) -> String {
+    format!("tributary {purpose}")
+}
+
 /// The major version in a server's own `server_version`, such as `15.18 (Debian 15.18-1)` or `19beta1`.
 pub fn major(server_version: &str) -> Option<u32> {
     let digits = server_version.find(|c: char| !c.is_ascii_digit()).unwrap_or(server_version.len());

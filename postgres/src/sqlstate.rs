@@ -43,8 +43,8 @@ fn class(code: &str) -> Severity {
         // A value; a row that exceeds a limit; a trigger or a function of the target that refuses.
         "22" | "54" | "27" | "38" | "39" | "P0" => Permanent,
         // Statements and states that are ours to get right, rights, names and logins that a person must put right.
-        "03" | "0B" | "0L" | "0P" | "20" | "21" | "24" | "25" | "28" | "2B" | "2D" | "2F" | "34" | "3B" | "3D" | "3F"
-        | "42" | "55" | "F0" => Fatal,
+        "03" | "0B" | "0L" | "0P" | "20" | "21" | "24" | "25" | "28" | "2B" | "2D" | "2F" | "34" | "3B" | "3D"
+        | "3F" | "42" | "55" | "F0" => Fatal,
         _ => Transient,
     }
 }

@@ -53,7 +53,8 @@ impl Config {
     pub fn read(section: &mut Reader<'_>) -> Config {
         let level: String = section.or("level", Config::default().level);
         if EnvFilter::try_new(&level).is_err() {
-            section.fault("level", "expected error, warn, info, debug or trace, or directives such as info,rdkafka=debug");
+            section
+                .fault("level", "expected error, warn, info, debug or trace, or directives such as info,rdkafka=debug");
         }
         Config { level, format: section.parsed("format").unwrap_or_default() }
     }

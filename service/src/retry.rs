@@ -163,19 +163,22 @@ mod tests {
     async fn a_transient_failure_is_retried_and_another_is_not() {
         let stop = CancellationToken::new();
         let mut attempts = 0;
-        let ended = forever("reach the answer", &stop, |error| *error != Attempt(7), async || {
-            attempts += 1;
-            Err::<(), _>(Attempt(attempts))
-        });
+        let ended = forever(
+            "reach the answer",
+            &stop,
+            |error| *error != Attempt(7),
+            async || {
+                attempts += 1;
+                Err::<(), _>(Attempt(attempts))
+            },
+        );
         assert!(matches!(ended.await, Err(Ended::Failed(Attempt(7)))));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_stop_ends_the_wait_and_the_attempt() {
         let stop = CancellationToken::new();
-        let attempts = async {
-            forever("reach the answer", &stop, |_| true, async || Err::<(), _>(Attempt(0))).await
-        };
+        let attempts = async { forever("reach the answer", &stop, |_| true, async || Err::<(), _>(Attempt(0))).await };
         let hangs = async { forever("hang", &stop, |_: &Attempt| true, std::future::pending::<Result<(), _>>).await };
         let (retried, hung, ()) = tokio::join!(attempts, hangs, async {
             tokio::time::sleep(Duration::from_secs(300)).await;

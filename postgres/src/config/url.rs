@@ -12,7 +12,9 @@ use super::{Config, UnknownSslMode};
 #[derive(Debug, thiserror::Error)]
 pub enum UrlError {
     /// Not of the form of a url.
-    #[error("not a url ({0}): expected postgresql://user@host:port/database, with % codes for special characters in user and password, or the password in its own key")]
+    #[error(
+        "not a url ({0}): expected postgresql://user@host:port/database, with % codes for special characters in user and password, or the password in its own key"
+    )]
     Malformed(url::ParseError),
     /// Another scheme.
     #[error("expected a url that begins with postgresql://")]

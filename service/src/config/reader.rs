@@ -6,10 +6,10 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use super::Fault;
 use super::error::Place;
 use super::tree::{Entry, Table};
 use super::value::{FromValue, Value};
-use super::Fault;
 
 /// One section of a document.
 ///
@@ -180,8 +180,8 @@ impl Drop for Reader<'_> {
         let Some(table) = self.table else { return };
         for (key, entry) in table.entries.iter().filter(|(key, _)| !self.asked.contains(*key)) {
             // Outside any section a variable that nobody asked for may be an orchestrator's.
-            let foreign = self.path.is_empty()
-                && matches!((&entry.place, &entry.value), (Place::Variable(_), Value::Text(_)));
+            let foreign =
+                self.path.is_empty() && matches!((&entry.place, &entry.value), (Place::Variable(_), Value::Text(_)));
             if !foreign {
                 self.note(key, entry.place.clone(), self.unknown(key, entry));
             }

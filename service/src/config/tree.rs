@@ -72,7 +72,10 @@ impl Table {
 fn convert(table: &DeTable<'_>, text: &str) -> Table {
     let entry = |(key, value): (&toml::Spanned<_>, &toml::Spanned<_>)| {
         let place = Place::Line(line(text, key.span().start));
-        (std::borrow::Cow::into_owned(Clone::clone(key.get_ref())), Entry { value: value_of(value.get_ref(), text), place })
+        (
+            std::borrow::Cow::into_owned(Clone::clone(key.get_ref())),
+            Entry { value: value_of(value.get_ref(), text), place },
+        )
     };
     Table { entries: table.iter().map(entry).collect() }
 }
