@@ -331,7 +331,7 @@ mod tests {
 
     #[test]
     fn topic_ids_are_written_as_kafka_writes_them() {
-        // Computed with Java's Base64.getUrlEncoder().withoutPadding(), as org.apache.kafka.common.Uuid does.
+        // Java's Base64.getUrlEncoder().withoutPadding(), as org.apache.kafka.common.Uuid uses it.
         assert_eq!(id_text((0, 0)), "AAAAAAAAAAAAAAAAAAAAAA");
         assert_eq!(id_text((0, 1)), "AAAAAAAAAAAAAAAAAAAAAQ");
         assert_eq!(id_text((u64::MAX, u64::MAX)), "_____________________w");
