@@ -7,14 +7,22 @@
 //!
 //! Knows the product by its command line, its configuration, its topics and its tables alone, as an operator does.
 
+pub mod configuration;
 pub mod error;
+pub mod logs;
+pub mod oracle;
 pub mod place;
 pub mod playground;
 pub mod port;
 pub mod process;
+pub mod seed;
 pub mod servers;
 pub mod stack;
 pub mod supervisor;
+pub mod table;
 pub mod until;
+pub mod workload;
+pub mod world;
 
 pub use error::Error;
+pub use world::World;

@@ -23,11 +23,13 @@ pub fn postgres() -> Result<PathBuf, Error> {
     let major = postgres_major();
     let fetched = repository().join(".cache/postgres").join(&major).join("bin");
     let packaged = Path::new("/usr/lib/postgresql").join(&major).join("bin");
-    [fetched, packaged].into_iter().find(|bin| bin.join("initdb").is_file()).ok_or_else(|| {
+    let found = [fetched, packaged].into_iter().find(|bin| bin.join("initdb").is_file()).ok_or_else(|| {
         Error::new(format!(
             "no PostgreSQL {major} in .cache/postgres/{major}/bin or /usr/lib/postgresql/{major}/bin: ./dev brings it"
         ))
-    })
+    })?;
+    // Links resolved: the user that runs the server may not be allowed to walk through the repository's own folder.
+    found.canonicalize().map_err(Error::during(format!("resolve {}", found.display())))
 }
 
 /// `psql`, which not every build of the server has beside it.

@@ -1,5 +1,7 @@
 //! One process of ours: in a group of its own, its output in a file, signalled as an operator would, and gone when we are.
 
+mod tributary;
+
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -12,6 +14,8 @@ use nix::unistd::Pid;
 
 use crate::until::until;
 use crate::{Error, supervisor};
+
+pub use tributary::{Output, Part, Tributary, run};
 
 /// A running process, or one that has ended and whose log can still be read.
 #[derive(Debug)]

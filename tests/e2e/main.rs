@@ -1,0 +1,3 @@
+//! End to end: the real binary between real servers. `./dev test` starts what these tests share.
+
+mod servers;

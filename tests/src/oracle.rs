@@ -1,0 +1,13 @@
+//! What must be true at the end of a test, found out without a line of the product's own code for reading.
+//!
+//!     tables        source and target, every column as text, ordered by key
+//!     topic         an independent `read_committed` reader: order, density, no duplicate, and the fold by key
+//!     redis         the streams against the topics
+//!     audit         PostgreSQL's own decoding of the same WAL against the topics
+//!     dead_letters  nothing was set aside
+
+pub mod audit;
+pub mod dead_letters;
+pub mod redis;
+pub mod tables;
+pub mod topic;

@@ -1,0 +1,251 @@
+//! A topic as a stranger reads it: `read_committed`, from the first record to the end, judged by its headers and JSON alone.
+
+mod fold;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::{Duration, Instant};
+
+use rdkafka::config::ClientConfig;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::tables::Row;
+use crate::Error;
+
+/// How long reading one topic to its end may take.
+const READ_WITHIN: Duration = Duration::from_secs(60);
+
+/// One record.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// Its partition.
+    pub partition: i32,
+    /// Its offset.
+    pub offset: i64,
+    /// The key's text.
+    pub key: Option<String>,
+    /// The value's text; none for a tombstone.
+    pub value: Option<String>,
+    /// The headers by name.
+    pub headers: BTreeMap<String, String>,
+}
+
+/// All records of a topic, each partition in its order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Records(pub Vec<Record>);
+
+/// What of an event's value concerns us.
+#[derive(Debug, Deserialize)]
+pub struct Event {
+    /// c, u, d, r, t or m.
+    pub op: String,
+    #[serde(default)]
+    after: Option<BTreeMap<String, Box<RawValue>>>,
+    #[serde(default)]
+    unchanged: Vec<String>,
+    /// Present on the delete of a key change.
+    #[serde(default)]
+    pub moved_to: Option<Box<RawValue>>,
+    /// Present on the create of a key change.
+    #[serde(default)]
+    pub moved_from: Option<Box<RawValue>>,
+    source: Source,
+}
+
+#[derive(Debug, Deserialize)]
+struct Source {
+    snapshot: String,
+}
+
+impl Event {
+    /// Whether it was read by a load, and so stands for no change.
+    pub fn is_loaded(&self) -> bool {
+        self.op == "r" || self.source.snapshot != "false"
+    }
+}
+
+impl Record {
+    /// A row change: neither a tombstone nor a control event.
+    pub fn is_row(&self) -> bool {
+        self.value.is_some() && !self.headers.contains_key("control")
+    }
+
+    /// The value, read.
+    pub fn event(&self) -> Result<Event, String> {
+        let value = self.value.as_deref().unwrap_or_default();
+        serde_json::from_str(value).map_err(|cause| self.fault(&format!("is no event: {cause}")))
+    }
+
+    /// The position's text, which sorts as positions do.
+    pub fn position(&self) -> Result<&str, String> {
+        self.headers.get("position").map(String::as_str).ok_or_else(|| self.fault("has no position"))
+    }
+
+    /// The commit's and the change's place in the WAL.
+    pub fn places(&self) -> Result<(u64, u64), String> {
+        let text = self.position()?;
+        let mut parts = text.split('.').map(|digits| u64::from_str_radix(digits, 16));
+        match (parts.next(), parts.next()) {
+            (Some(Ok(commit)), Some(Ok(change))) => Ok((commit, change)),
+            _ => Err(self.fault(&format!("has the position {text:?}"))),
+        }
+    }
+
+    fn seq(&self) -> Result<u64, String> {
+        let text = self.headers.get("seq").ok_or_else(|| self.fault("has no seq"))?;
+        text.parse().map_err(|_| self.fault(&format!("has the seq {text:?}")))
+    }
+
+    fn fault(&self, what: &str) -> String {
+        format!("the record at partition {} offset {} {what}", self.partition, self.offset)
+    }
+}
+
+impl Records {
+    /// The row changes.
+    pub fn rows(&self) -> impl Iterator<Item = &Record> {
+        self.0.iter().filter(|record| record.is_row())
+    }
+
+    /// Order, density, and no duplicate.
+    pub fn check(&self) -> Result<(), String> {
+        let mut partitions = HashMap::<i32, Vec<&Record>>::new();
+        self.0.iter().for_each(|record| partitions.entry(record.partition).or_default().push(record));
+        partitions.values().try_for_each(|records| check_partition(records))?;
+        let (mut positions, mut homes) = (HashSet::new(), HashMap::new());
+        for record in self.rows() {
+            if !positions.insert(record.position()?) {
+                return Err(record.fault(&format!("repeats the position {}", record.position()?)));
+            }
+            let home = homes.entry(&record.key).or_insert(record.partition);
+            if *home != record.partition {
+                return Err(record.fault(&format!("has a key that also stands in partition {home}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is left when the changes of each key are applied in their order.
+    ///
+    /// Once a partition's load is over every event must fit what stands there: nothing is created twice, and nothing updated or deleted that is not there.
+    pub fn fold(&self) -> Result<Vec<Row>, String> {
+        let mut partitions = BTreeMap::<i32, fold::Partition>::new();
+        for record in &self.0 {
+            partitions.entry(record.partition).or_default().apply(record)?;
+        }
+        Ok(partitions.into_values().flat_map(|partition| partition.into_rows()).collect())
+    }
+}
+
+fn check_partition(records: &[&Record]) -> Result<(), String> {
+    let (mut last, mut last_row) = ("", "");
+    for (i, record) in records.iter().enumerate() {
+        let (seq, position) = (record.seq()?, record.position()?);
+        if seq != i as u64 + 1 {
+            return Err(record.fault(&format!("has the seq {seq} where {} was due", i + 1)));
+        }
+        if position < last {
+            return Err(record.fault(&format!("falls from position {last} to {position}")));
+        }
+        if record.is_row() {
+            if position <= last_row {
+                return Err(record.fault(&format!("is a row change at {position} behind one at {last_row}")));
+            }
+            last_row = position;
+        } else if record.value.is_none() {
+            let before = i.checked_sub(1).map(|before| records[before]);
+            let follows =
+                before.is_some_and(|b| b.is_row() && b.key == record.key && b.position().ok() == Some(position));
+            if !follows || before.is_some_and(|b| !b.event().is_ok_and(|event| event.op == "d")) {
+                return Err(record.fault("is a tombstone that does not follow its delete"));
+            }
+        } else if record.key.is_some() {
+            return Err(record.fault("is a control event with a key"));
+        }
+        last = position;
+    }
+    Ok(())
+}
+
+/// Reads a topic from its first record to its present end.
+pub async fn read(brokers: &str, topic: &str) -> Result<Records, Error> {
+    let (brokers, topic) = (brokers.to_owned(), topic.to_owned());
+    let reading = tokio::task::spawn_blocking(move || {
+        read_blocking(&brokers, &topic).map_err(Error::during(format!("read the topic {topic}")))
+    });
+    reading.await.expect("reading a topic does not panic")
+}
+
+/// Whether a topic exists.
+pub async fn exists(brokers: &str, topic: &str) -> Result<bool, Error> {
+    let (brokers, topic) = (brokers.to_owned(), topic.to_owned());
+    let asking = tokio::task::spawn_blocking(move || {
+        let partitions = consumer(&brokers).and_then(|consumer| partitions(&consumer, &topic));
+        partitions.map(|found| found > 0).map_err(Error::during(format!("ask for the topic {topic}")))
+    });
+    asking.await.expect("asking for metadata does not panic")
+}
+
+fn consumer(brokers: &str) -> Result<BaseConsumer, KafkaError> {
+    ClientConfig::new()
+        .set("bootstrap.servers", brokers)
+        .set("group.id", "harness")
+        .set("isolation.level", "read_committed")
+        .set("enable.partition.eof", "true")
+        .set("enable.auto.commit", "false")
+        .create()
+}
+
+fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<usize, KafkaError> {
+    let metadata = consumer.fetch_metadata(Some(topic), Duration::from_secs(20))?;
+    Ok(metadata.topics().iter().filter(|found| found.name() == topic).map(|found| found.partitions().len()).sum())
+}
+
+fn read_blocking(brokers: &str, topic: &str) -> Result<Records, KafkaError> {
+    let consumer = consumer(brokers)?;
+    let count = partitions(&consumer, topic)?;
+    let mut assignment = TopicPartitionList::new();
+    for partition in 0..count {
+        assignment.add_partition_offset(topic, partition as i32, Offset::Beginning)?;
+    }
+    consumer.assign(&assignment)?;
+    let (mut open, mut records) = (count, Vec::new());
+    let deadline = Instant::now() + READ_WITHIN;
+    while open > 0 {
+        match consumer.poll(Duration::from_millis(200)) {
+            Some(Ok(message)) => records.push(record(&message)),
+            Some(Err(KafkaError::PartitionEOF(_))) => open -= 1,
+            // librdkafka mends this by itself.
+            Some(Err(cause)) if is_passing(&cause) && Instant::now() < deadline => {}
+            Some(Err(cause)) => return Err(cause),
+            None if Instant::now() < deadline => {}
+            None => return Err(KafkaError::MessageConsumption(RDKafkaErrorCode::OperationTimedOut)),
+        }
+    }
+    Ok(Records(records))
+}
+
+fn is_passing(cause: &KafkaError) -> bool {
+    use RDKafkaErrorCode::{AllBrokersDown, BrokerTransportFailure, OperationTimedOut};
+    matches!(cause.rdkafka_error_code(), Some(AllBrokersDown | BrokerTransportFailure | OperationTimedOut))
+}
+
+fn record(message: &BorrowedMessage<'_>) -> Record {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let headers = message.headers().map(|headers| {
+        headers.iter().map(|header| (header.key.to_owned(), header.value.map(text).unwrap_or_default())).collect()
+    });
+    Record {
+        partition: message.partition(),
+        offset: message.offset(),
+        key: message.key().map(text),
+        value: message.payload().map(text),
+        headers: headers.unwrap_or_default(),
+    }
+}

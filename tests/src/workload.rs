@@ -1,0 +1,166 @@
+//! Seeded writers over tables of many shapes: everything that an application does to rows, several at a time and on the same keys.
+//!
+//! Keys are drawn from a small space, so that rows are deleted and come back, move onto each other's old keys, and are
+//! written by several transactions at once. What conflicts is rolled back, as applications do. No unique value but the
+//! key itself ever passes from one row to another.
+
+mod draw;
+mod shapes;
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use tokio::task::JoinHandle;
+use tokio::time::MissedTickBehavior;
+use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
+use tokio_util::sync::CancellationToken;
+
+use crate::Error;
+use crate::servers::{PostgresAddress, Role};
+use crate::table::Table;
+
+pub use shapes::{Shape, accounts, all, badges, documents, notes, oddly_named, order_lines, people, prices, tables};
+
+/// How fast, and by how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// Connections that write at the same time.
+    pub writers: u64,
+    /// Transactions a second of each.
+    pub transactions_per_second: u32,
+}
+
+/// What the writers have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Transactions that were committed.
+    pub committed: u64,
+    /// Transactions that were rolled back, on purpose or by a conflict.
+    pub rolled_back: u64,
+}
+
+/// Writers at work.
+#[derive(Debug)]
+pub struct Workload {
+    stop: CancellationToken,
+    writers: Vec<JoinHandle<Result<Totals, Error>>>,
+}
+
+impl Workload {
+    /// Sets writers to work on tables that exist.
+    pub fn start(server: &PostgresAddress, database: &str, seed: u64, pace: Pace, shapes: &[Shape]) -> Workload {
+        let stop = CancellationToken::new();
+        let writers = (0..pace.writers).map(|n| {
+            let (server, database, shapes, stop) = (server.clone(), database.to_owned(), shapes.to_vec(), stop.clone());
+            tokio::spawn(async move {
+                let client = server.connect(Role::Application, &database).await?;
+                let random = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(n));
+                Writer { client, random, shapes, totals: Totals::default() }.run(pace, &stop).await
+            })
+        });
+        Workload { writers: writers.collect(), stop }
+    }
+
+    /// Lets the writers finish what they are at, and says what they have done.
+    pub async fn stop(self) -> Result<Totals, Error> {
+        self.stop.cancel();
+        let mut totals = Totals::default();
+        for writer in self.writers {
+            let done = writer.await.map_err(Error::during("wait for a writer"))??;
+            totals.committed += done.committed;
+            totals.rolled_back += done.rolled_back;
+        }
+        Ok(totals)
+    }
+
+    /// Writes for a time and stops.
+    pub async fn last(self, time: Duration) -> Result<Totals, Error> {
+        tokio::time::sleep(time).await;
+        self.stop().await
+    }
+}
+
+/// Fills every table with rows to begin with.
+pub async fn fill(client: &Client, seed: u64, shapes: &[Shape], rows: u32) -> Result<(), Error> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    for shape in shapes {
+        for _ in 0..rows.div_ceil(100) {
+            let statements: Vec<String> = (0..100).map(|_| shape.insert(&mut random)).collect();
+            let sql = statements.join(";\n");
+            client.batch_execute(&sql).await.map_err(Error::during(format!("fill {}", shape.table().name)))?;
+        }
+    }
+    Ok(())
+}
+
+struct Writer {
+    client: Client,
+    random: ChaCha8Rng,
+    shapes: Vec<Shape>,
+    totals: Totals,
+}
+
+impl Writer {
+    async fn run(mut self, pace: Pace, stop: &CancellationToken) -> Result<Totals, Error> {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1) / pace.transactions_per_second);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while !stop.is_cancelled() {
+            ticks.tick().await;
+            self.transaction().await?;
+        }
+        Ok(self.totals)
+    }
+
+    async fn transaction(&mut self) -> Result<(), Error> {
+        let mut script = vec!["BEGIN".to_owned()];
+        for _ in 0..self.random.random_range(1..=5) {
+            let statement = self.statement();
+            match self.random.random_range(0..10) {
+                // Undone, and yet it took an xid of its own and stands in the WAL.
+                0 => script.extend(["SAVEPOINT a".to_owned(), statement, "ROLLBACK TO a".to_owned()]),
+                1 => script.extend(["SAVEPOINT a".to_owned(), statement, "RELEASE a".to_owned()]),
+                _ => script.push(statement),
+            }
+        }
+        let is_kept = self.random.random_range(0..20) > 0;
+        script.push(if is_kept { "COMMIT" } else { "ROLLBACK" }.to_owned());
+        match self.client.batch_execute(&script.join(";\n")).await {
+            Ok(()) if is_kept => self.totals.committed += 1,
+            Ok(()) => self.totals.rolled_back += 1,
+            Err(cause) if is_conflict(&cause) => {
+                self.client.batch_execute("ROLLBACK").await.map_err(Error::during("roll back after a conflict"))?;
+                self.totals.rolled_back += 1;
+            }
+            Err(cause) => return Err(Error::during(format!("write:\n{}", script.join(";\n")))(cause)),
+        }
+        Ok(())
+    }
+
+    fn statement(&mut self) -> String {
+        let shape = &self.shapes[self.random.random_range(0..self.shapes.len())];
+        let random = &mut self.random;
+        match random.random_range(0..100) {
+            0..25 => shape.insert(random),
+            25..35 => shape.upsert(random),
+            35..60 => shape.touch(random),
+            60..70 => shape.rewrite(random),
+            70..85 => shape.delete(random),
+            85..95 => shape.change_key(random),
+            _ => shape.touch_many(random),
+        }
+    }
+}
+
+/// What two writers do to each other, and no fault of anybody.
+fn is_conflict(cause: &tokio_postgres::Error) -> bool {
+    let conflicts = [SqlState::T_R_DEADLOCK_DETECTED, SqlState::UNIQUE_VIOLATION, SqlState::T_R_SERIALIZATION_FAILURE];
+    cause.code().is_some_and(|code| conflicts.contains(code))
+}
+
+/// The tables of `shapes`, for a world.
+pub fn tables_of(shapes: &[Shape]) -> Vec<Table> {
+    shapes.iter().map(|shape| shape.table().clone()).collect()
+}

@@ -1,0 +1,258 @@
+//! One test's world: databases, slot, publication, topics and groups of its own, the product's processes on them, and an end that checks them all.
+
+mod builder;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio_postgres::Client;
+
+use crate::configuration::Configuration;
+use crate::oracle::{dead_letters, redis, tables, topic};
+use crate::process::{self, Output, Part, Tributary, tail};
+use crate::servers::{Kafka, Postgres, PostgresAddress, Redis, RedisAddress, Role};
+use crate::table::Table;
+use crate::until::until;
+use crate::{Error, logs};
+
+pub use builder::Builder;
+
+/// How long both sides may take to be equal once nobody writes any more.
+const EQUAL_WITHIN: Duration = Duration::from_secs(60);
+
+/// What belongs to one test.
+#[derive(Debug)]
+pub struct World {
+    /// What everything random in this test is drawn from.
+    pub seed: u64,
+    /// The configuration that the next process starts with.
+    pub configuration: Configuration,
+    /// The test's own source server, where it asked for one.
+    pub own_source: Option<Postgres>,
+    /// The test's own target server, where it asked for one.
+    pub own_target: Option<Postgres>,
+    /// The test's own Kafka, where it asked for one.
+    pub own_kafka: Option<Kafka>,
+    /// The test's own Redis, where it asked for one.
+    pub own_redis: Option<Redis>,
+    /// The tables on both sides.
+    pub tables: Vec<Table>,
+    prefix: String,
+    source: PostgresAddress,
+    target: PostgresAddress,
+    kafka: String,
+    redis: RedisAddress,
+    redis_database: u32,
+    folder: PathBuf,
+    logs: Vec<PathBuf>,
+    expected: Vec<String>,
+    finished: bool,
+}
+
+impl World {
+    /// What a test needs beyond the usual.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Before every topic and group, and part of the databases' names.
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The replication slot and the publication.
+    pub fn slot(&self) -> String {
+        format!("tributary_{}", self.prefix)
+    }
+
+    /// The name of the source database.
+    pub fn source_database(&self) -> String {
+        format!("{}_source", self.prefix)
+    }
+
+    /// The name of the target database.
+    pub fn target_database(&self) -> String {
+        format!("{}_target", self.prefix)
+    }
+
+    /// Where the source server answers.
+    pub fn source_address(&self) -> &PostgresAddress {
+        &self.source
+    }
+
+    /// Where the target server answers.
+    pub fn target_address(&self) -> &PostgresAddress {
+        &self.target
+    }
+
+    /// Kafka's `host:port,…`.
+    pub fn kafka(&self) -> &str {
+        &self.kafka
+    }
+
+    /// A connection to the test's own Redis database.
+    pub async fn redis(&self) -> ::redis::aio::MultiplexedConnection {
+        self.redis.connect(self.redis_database).await.expect("Redis answers")
+    }
+
+    /// A connection to the source.
+    pub async fn source(&self, role: Role) -> Client {
+        self.source.connect(role, &self.source_database()).await.expect("the source answers")
+    }
+
+    /// A connection to the target.
+    pub async fn target(&self, role: Role) -> Client {
+        self.target.connect(role, &self.target_database()).await.expect("the target answers")
+    }
+
+    /// Runs statements in the source, as its superuser.
+    pub async fn in_source(&self, sql: &str) {
+        let client = self.source(Role::Superuser).await;
+        client.batch_execute(sql).await.map_err(Error::during(sql)).expect("the source takes the statements");
+    }
+
+    /// Runs statements in the target, as its superuser.
+    pub async fn in_target(&self, sql: &str) {
+        let client = self.target(Role::Superuser).await;
+        client.batch_execute(sql).await.map_err(Error::during(sql)).expect("the target takes the statements");
+    }
+
+    /// Starts a part of the product. A second one of the same part gets a number.
+    pub fn start(&mut self, part: Part) -> Tributary {
+        let configuration = self.configuration.clone();
+        self.start_with(part, configuration)
+    }
+
+    /// The same with a configuration of its own.
+    pub fn start_with(&mut self, part: Part, configuration: Configuration) -> Tributary {
+        let file = |name: &str| self.folder.join(format!("{name}.log"));
+        let names = std::iter::once(part.name().to_owned()).chain((2..).map(|n| format!("{}-{n}", part.name())));
+        let name = names.into_iter().find(|name| !self.logs.contains(&file(name))).expect("numbers do not end");
+        self.logs.push(file(&name));
+        Tributary::start(&name, part, configuration, &self.folder).expect("the product's process starts")
+    }
+
+    /// Runs a command of the product that ends by itself.
+    pub async fn command(&self, arguments: &[&str]) -> Output {
+        process::run(arguments, &self.configuration, &self.folder).await.expect("the product's command runs")
+    }
+
+    /// A line of the level WARN or ERROR that holds `part` belongs to this test.
+    pub fn expect_log(&mut self, part: &str) {
+        self.expected.push(part.to_owned());
+    }
+
+    /// Waits until every table is the same on both sides. Of use when nobody writes any more.
+    pub async fn until_equal(&self) {
+        self.until_equal_within(EQUAL_WITHIN).await;
+    }
+
+    /// The same with a time of its own.
+    pub async fn until_equal_within(&self, within: Duration) {
+        self.until("source and target are equal", within, async || self.difference().await).await;
+    }
+
+    /// Whether every table is the same on both sides, and if not, what differs.
+    pub async fn difference(&self) -> Result<(), String> {
+        let (source, target) = (self.source_database(), self.target_database());
+        let source = self.source.connect(Role::Superuser, &source).await.map_err(|cause| format!("{cause:?}"))?;
+        let target = self.target.connect(Role::Superuser, &target).await.map_err(|cause| format!("{cause:?}"))?;
+        for table in &self.tables {
+            tables::compare(&source, &target, table).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits for a condition. On failure the last state and the ends of all logs are in the message.
+    pub async fn until<T>(&self, what: &str, within: Duration, check: impl AsyncFnMut() -> Result<T, String>) -> T {
+        match until(what, within, check).await {
+            Ok(value) => value,
+            Err(fault) => panic!("{fault}"),
+        }
+    }
+
+    /// Every record of a table's topic as an independent reader sees it.
+    pub async fn topic(&self, table: &Table) -> topic::Records {
+        topic::read(&self.kafka, &self.topic_name(table)).await.expect("the topic can be read")
+    }
+
+    /// The topic of a table.
+    pub fn topic_name(&self, table: &Table) -> String {
+        schemas::topic::of_table(&self.prefix, &table.name)
+    }
+
+    /// Order, density and absence of duplicates in every topic, and that folding it by key gives the table.
+    pub async fn check_topics(&self) {
+        let source = self.source(Role::Superuser).await;
+        for table in &self.tables {
+            let records = self.topic(table).await;
+            let outcome = records.check().and_then(|()| records.fold());
+            let rows = outcome.unwrap_or_else(|fault| panic!("topic {}: {fault}", self.topic_name(table)));
+            tables::compare_rows(&source, table, &rows).await.unwrap_or_else(|fault| panic!("{fault}"));
+        }
+    }
+
+    /// The Redis streams announce each change of the topics once, in the order of its key.
+    pub async fn check_streams(&self) {
+        let mut connection = self.redis().await;
+        for table in &self.tables {
+            let records = self.topic(table).await;
+            let stream = redis::stream_name(&self.prefix, table);
+            let outcome = redis::compare(&mut connection, &stream, &records).await;
+            outcome.unwrap_or_else(|fault| panic!("stream {stream}: {fault}"));
+        }
+    }
+
+    /// Nothing was set aside, neither in the target nor in the dead-letter topics.
+    pub async fn check_nothing_parked(&self, groups: &[&str]) {
+        let target = self.target(Role::Superuser).await;
+        for group in groups {
+            let outcome = dead_letters::none(&target, &self.kafka, &self.prefix, group).await;
+            outcome.unwrap_or_else(|fault| panic!("group {group}: {fault}"));
+        }
+    }
+
+    /// The end of every test, after its processes were stopped: no log may hold a line that the test has not listed.
+    pub async fn finish(mut self) {
+        self.finished = true;
+        let secrets = Role::ALL.map(Role::password);
+        let mut faults = String::new();
+        for log in &self.logs {
+            for line in logs::unexpected(log, &self.expected, &secrets) {
+                faults.push_str(&format!("{}: {line}\n", log.file_name().unwrap_or_default().display()));
+            }
+        }
+        assert!(faults.is_empty(), "lines that this test has not listed (in {}):\n{faults}", self.folder.display());
+        self.release().await;
+        // Kept only after a failure, for whoever looks into it.
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+
+    /// A slot holds the server's WAL back: on a shared server no test leaves one behind.
+    async fn release(&self) {
+        if self.own_source.is_some() {
+            return;
+        }
+        let client = self.source(Role::Superuser).await;
+        let drop =
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()";
+        until("the slots are dropped", Duration::from_secs(20), async || {
+            client.batch_execute(drop).await.map_err(|cause| format!("{cause}: {:?}", cause.as_db_error()))
+        })
+        .await
+        .expect("nobody uses the slots any more: the processes were stopped");
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("TRIBUTARY_SEED={} repeats this; logs in {}", self.seed, self.folder.display());
+            for log in &self.logs {
+                eprintln!("---- {}\n{}", log.display(), tail(log, 40));
+            }
+        } else if !self.finished {
+            panic!("the test did not end in `world.finish().await`, so nobody has looked at the logs");
+        }
+    }
+}
