@@ -1,0 +1,194 @@
+//! What the source asks of PostgreSQL's catalog. I/O only: what follows from the answers is decided elsewhere.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use postgres::tokio_postgres::{Client, GenericClient, SimpleQueryMessage, Statement};
+use postgres::{Error, quote};
+use schemas::TableName;
+use schemas::key::Canonical;
+use schemas::write::Cell;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use crate::feed::{Catalog, Reselect};
+use crate::pgoutput;
+use crate::relation::Details;
+use crate::visibility::Snapshot;
+
+/// How a relation is published, read under a lock that keeps it so.
+const DESCRIBE: &str = "
+    SELECT n.nspname::text, c.relname::text, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod,
+           c.relreplident = 'f' OR EXISTS (
+               SELECT FROM pg_index i
+               WHERE i.indrelid = c.oid AND i.indimmediate AND a.attnum = ANY (i.indkey)
+                 AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    WHERE c.oid = $1";
+
+/// From 15 on the publication says which columns it carries; from 18 on generated ones can be among them.
+const PUBLISHED_15: &str = "
+      AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
+      AND EXISTS (SELECT FROM pg_publication_tables p
+                  WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname AND a.attname = ANY (p.attnames))
+    ORDER BY a.attnum";
+const PUBLISHED_14: &str = " AND a.attgenerated = '' AND $2 <> '' ORDER BY a.attnum";
+
+/// What of a relation only the catalog knows. Domains are followed to their base.
+const DETAILS: &str = "
+    SELECT a.attname::text, b.oid, b.typtype = 'e', coalesce(l.collisdeterministic, true),
+           EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND i.indimmediate AND a.attnum = ANY (i.indkey))
+    FROM pg_attribute a
+    LEFT JOIN pg_collation l ON l.oid = a.attcollation
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE base AS (
+            SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+            UNION ALL
+            SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_type t ON base.typtype = 'd' AND t.oid = base.typbasetype)
+        SELECT oid, typtype FROM base WHERE typtype <> 'd') b
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+
+/// A table as the publication would carry it, and the publication's row filter.
+pub async fn describe(client: &impl GenericClient, version: u32, oid: u32, publication: &str) -> Result<pgoutput::Relation, Error> {
+    let query = format!("{DESCRIBE}{}", if version >= 150_000 { PUBLISHED_15 } else { PUBLISHED_14 });
+    let rows = client.query(&query, &[&oid, &publication]).await.map_err(|cause| Error::statement("describe a table", cause))?;
+    let mut relation =
+        pgoutput::Relation { oid, schema: String::new(), table: String::new(), identity: 'n', columns: Vec::new() };
+    for row in rows {
+        (relation.schema, relation.table) = (row.get(0), row.get(1));
+        relation.identity = row.get::<_, String>(2).chars().next().unwrap_or('n');
+        let column = pgoutput::Column { name: row.get(3), type_oid: row.get(4), modifier: row.get(5), identity: row.get(6) };
+        relation.columns.push(column);
+    }
+    Ok(relation)
+}
+
+/// The condition by which the publication chooses rows of a table, as SQL; from 15 on.
+pub async fn row_filter(client: &impl GenericClient, version: u32, publication: &str, table: &TableName) -> Result<Option<String>, Error> {
+    if version < 150_000 {
+        return Ok(None);
+    }
+    let query = "SELECT rowfilter FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
+    let row = client.query_opt(query, &[&publication, &table.schema, &table.table]).await;
+    Ok(row.map_err(|cause| Error::statement("read the publication's row filter", cause))?.and_then(|row| row.get(0)))
+}
+
+/// What the stream's description of a relation leaves out.
+pub async fn details(client: &impl GenericClient, relation: &pgoutput::Relation) -> Result<Details, Error> {
+    let asked = |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
+    let mut details = Details::default();
+    for row in client.query(DETAILS, &[&relation.oid]).await.map_err(asked)? {
+        let (name, base, is_enum, deterministic): (String, u32, bool, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
+        if let (Some(canonical), true) = (canonical, deterministic) {
+            details.canonical.insert(name.clone(), canonical);
+        }
+        if row.get(4) {
+            details.primary_key.push(name);
+        }
+    }
+    let types: Vec<u32> = relation.columns.iter().map(|column| column.type_oid).collect();
+    let modifiers: Vec<i32> = relation.columns.iter().map(|column| column.modifier).collect();
+    let query = "SELECT t.o, t.m, format_type(t.o, t.m) FROM unnest($1::oid[], $2::int4[]) AS t (o, m)";
+    let rows = client.query(query, &[&types, &modifiers]).await.map_err(asked)?;
+    details.type_names = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect::<HashMap<_, _>>();
+    Ok(details)
+}
+
+/// What a plain snapshot of the server sees now.
+pub async fn snapshot(client: &impl GenericClient) -> Result<Snapshot, Error> {
+    let asked = |cause| Error::statement("take a snapshot", cause);
+    let row = client.query_one("SELECT pg_current_snapshot()::text", &[]).await.map_err(asked)?;
+    parse_snapshot(row.get(0))
+}
+
+/// Reads what `pg_current_snapshot()` printed.
+pub fn parse_snapshot(text: &str) -> Result<Snapshot, Error> {
+    text.parse().map_err(|_| Error::Protocol { operation: "take a snapshot".into(), what: format!("{text:?}") })
+}
+
+/// A prepared way to write logical messages of ours.
+#[derive(Clone)]
+pub struct Messages {
+    client: Arc<Client>,
+    statement: Statement,
+    prefix: String,
+}
+
+impl Messages {
+    /// Over `client`, with the prefix that the stream's loop listens to.
+    pub async fn prepare(client: Arc<Client>, prefix: &str) -> Result<Messages, Error> {
+        let prepared = client.prepare("SELECT pg_logical_emit_message(true, $1, $2::text)").await;
+        let statement = prepared.map_err(|cause| Error::statement("prepare logical messages", cause))?;
+        Ok(Messages { client, statement, prefix: prefix.to_owned() })
+    }
+
+    /// Writes one, in a transaction of its own.
+    pub async fn emit(&self, content: &str) -> Result<(), Error> {
+        let emitted = self.client.execute(&self.statement, &[&self.prefix, &content]).await;
+        emitted.map(drop).map_err(|cause| Error::statement("write a logical message", cause))
+    }
+}
+
+/// The catalog for the stream's loop, which is no async code: it waits for each answer.
+pub struct Blocking {
+    /// Where to run.
+    pub runtime: Handle,
+    /// The connection.
+    pub client: Arc<Client>,
+    /// Ends waiting.
+    pub stop: CancellationToken,
+}
+
+impl Catalog for Blocking {
+    fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
+        Ok(self.runtime.block_on(details(&*self.client, relation))?)
+    }
+
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
+        self.runtime.block_on(reselect(&self.client, row, &self.stop))
+    }
+}
+
+/// Columns of the row with a key, read in one statement with the snapshot that it was read by, and again until that
+/// snapshot sees the transaction.
+async fn reselect(client: &Client, row: &Reselect<'_>, stop: &CancellationToken) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
+    let relation = row.relation;
+    let asked = |cause| Error::statement(format!("read columns of a moved row of {}", relation.name), cause);
+    let name = client.query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&relation.oid]).await.map_err(asked)?;
+    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(None) };
+    let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
+    let conditions = relation.key.iter().map(|i| match row.row[*i] {
+        Cell::Text(text) => {
+            format!("r.{} = {}", quote::identifier(&relation.columns[*i].name), quote::literal(&String::from_utf8_lossy(text)))
+        }
+        _ => "false".to_owned(),
+    });
+    let query = format!(
+        "SELECT s.s, r.* FROM (SELECT pg_current_snapshot()::text AS s) s LEFT JOIN \
+         (SELECT true AS found, {columns} FROM {name} r WHERE {conditions}) r ON true",
+        columns = columns.map(|column| format!("r.{column}")).collect::<Vec<_>>().join(", "),
+        conditions = conditions.collect::<Vec<_>>().join(" AND "),
+    );
+    let mut pause = Duration::from_millis(1);
+    loop {
+        let answer = client.simple_query(&query).await.map_err(asked)?;
+        let found = answer.iter().find_map(|message| match message {
+            SimpleQueryMessage::Row(row) => Some(row),
+            _ => None,
+        });
+        let found = found.ok_or_else(|| Error::Protocol { operation: "read a moved row".into(), what: "no row".into() })?;
+        if parse_snapshot(found.get(0).unwrap_or_default())?.sees(row.xid) {
+            let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
+            return Ok(found.get(1).map(|_| values.collect()));
+        }
+        // Committed but not visible yet: microseconds, or as long as the synchronous standby is away.
+        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+            return Err(crate::Error::Stopped);
+        }
+        pause = (pause * 2).min(Duration::from_millis(200));
+    }
+}

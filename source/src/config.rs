@@ -1,0 +1,137 @@
+//! What can be said about the source in `[source]` and `[source.topics]`.
+
+use std::time::Duration;
+
+use schemas::TableName;
+use service::config::Reader;
+
+/// Whether the rows that are there already are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Snapshot {
+    /// All of them, once.
+    Initial,
+    /// None: only changes from now on.
+    Never,
+}
+
+impl std::str::FromStr for Snapshot {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Snapshot, String> {
+        match text {
+            "initial" => Ok(Snapshot::Initial),
+            "never" => Ok(Snapshot::Never),
+            other => Err(format!("{other:?} is neither \"initial\" nor \"never\"")),
+        }
+    }
+}
+
+/// How topics are made, and what existing ones must be.
+#[derive(Clone, Debug)]
+pub struct Topics {
+    /// Whether a missing topic is made; else it is a fault.
+    pub create: bool,
+    /// Partitions of a topic.
+    pub partitions: i32,
+    /// Replicas of each.
+    pub replication: i32,
+    /// `min.insync.replicas`.
+    pub min_insync_replicas: u32,
+    /// How long records stay.
+    pub retention: Duration,
+}
+
+/// The source's configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The server and database.
+    pub postgres: postgres::Config,
+    /// `source.name` in events.
+    pub name: String,
+    /// What is published.
+    pub tables: Vec<TableName>,
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Whether publication and slot are made if they are missing; else that is a fault.
+    pub create: bool,
+    /// Whether a delete is followed by a tombstone.
+    pub tombstones: bool,
+    /// Whether existing rows are copied.
+    pub snapshot: Snapshot,
+    /// How many bytes of the stream may wait to be published.
+    pub buffer_bytes_max: usize,
+    /// How many bytes a Kafka transaction holds before it is committed.
+    pub transaction_bytes_max: usize,
+    /// How many bytes of rows a chunk holds.
+    pub chunk_bytes_max: usize,
+    /// How many rows a chunk holds.
+    pub chunk_rows_max: usize,
+    /// How many bytes of touches are kept while chunks are read.
+    pub touch_bytes_max: usize,
+    /// How long an outage at the start is waited for. Later ones are waited for without end.
+    pub start_timeout: Duration,
+    /// Topics.
+    pub topics: Topics,
+}
+
+const MIB: usize = 1 << 20;
+
+impl Config {
+    /// Reads `[source]`. `prefix` is the configuration's.
+    pub fn read(section: &mut Reader<'_>, prefix: &str) -> Config {
+        let ours = format!("tributary_{}", plain(prefix));
+        let postgres = postgres::Config::read(section);
+        let tables: Vec<TableName> = section.parsed_list("tables");
+        if tables.is_empty() && !section.has("tables") {
+            section.fault("tables", "missing: list the tables to publish, as in tables = [\"public.users\"]");
+        }
+        let slot = section.or("slot", ours.clone());
+        if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')) {
+            section.fault("slot", format!("{slot:?} is no name of a slot: lower-case letters, digits and underscores, at most 63"));
+        }
+        let megabytes = |section: &mut Reader<'_>, key, default: usize| section.within(key, default * MIB, 1024..=1024 * MIB);
+        Config {
+            name: section.or("name", postgres.database.clone()),
+            slot,
+            publication: section.or("publication", ours),
+            create: section.or("create", false),
+            tombstones: section.or("tombstones", true),
+            snapshot: section.parsed("snapshot").unwrap_or(Snapshot::Initial),
+            buffer_bytes_max: megabytes(section, "buffer_bytes_max", 32),
+            transaction_bytes_max: megabytes(section, "transaction_bytes_max", 16),
+            chunk_bytes_max: megabytes(section, "chunk_bytes_max", 4),
+            chunk_rows_max: section.within("chunk_rows_max", 20_000, 1..=1_000_000),
+            touch_bytes_max: megabytes(section, "touch_bytes_max", 32),
+            start_timeout: Duration::from_secs(section.within("start_timeout_seconds", 30, 0..=86_400)),
+            topics: Topics::read(section.section("topics")),
+            postgres,
+            tables,
+        }
+    }
+}
+
+impl Topics {
+    fn read(mut section: Reader<'_>) -> Topics {
+        let topics = Topics {
+            create: section.or("create", false),
+            partitions: section.within("partitions", 4, 1..=10_000),
+            replication: section.within("replication", 3, 1..=100),
+            min_insync_replicas: section.within("min_insync_replicas", 2, 1..=100),
+            retention: Duration::from_secs(3600 * section.within("retention_hours", 168, 1..=876_000)),
+        };
+        if i64::from(topics.min_insync_replicas) > i64::from(topics.replication) {
+            section.fault(
+                "min_insync_replicas",
+                format!("{} is more than replication = {}: nothing could ever be published", topics.min_insync_replicas, topics.replication),
+            );
+        }
+        section.finish();
+        topics
+    }
+}
+
+fn plain(prefix: &str) -> String {
+    prefix.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect()
+}

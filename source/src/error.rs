@@ -1,0 +1,174 @@
+//! What can go wrong between PostgreSQL and Kafka, and where each failure leads.
+
+use schemas::{Lsn, Position, TableName};
+
+use crate::{history, pgoutput, relation, state};
+
+/// A failure of the source. It never parks anything: what it cannot read stops it, with a remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// PostgreSQL, or the way to it.
+    #[error(transparent)]
+    Postgres(#[from] postgres::Error),
+    /// Kafka, or the way to it.
+    #[error(transparent)]
+    Kafka(#[from] kafka::Error),
+    /// The records of the state topic make no state.
+    #[error("cannot go on from {topic}")]
+    State {
+        /// The state topic.
+        topic: String,
+        /// What is wrong with it.
+        #[source]
+        cause: state::Error,
+    },
+    /// Something has to be mended or decided by a person before anything is touched.
+    #[error("the source cannot start:{}", list(.0))]
+    Unready(Vec<String>),
+    /// The state speaks of another server, database or slot.
+    #[error("{topic} was written for {recorded}, but this is {found}: point the configuration at the right one, or use another prefix")]
+    OtherSource {
+        /// The state topic.
+        topic: String,
+        /// What the state says.
+        recorded: String,
+        /// What is configured or connected.
+        found: String,
+    },
+    /// The slot was confirmed beyond what stands in Kafka.
+    #[error("the slot {slot} stands at {confirmed}, but only what lies before {flushed} is known to be in Kafka: somebody else read from it, and changes are lost to us; load again under a new prefix")]
+    SlotAhead {
+        /// The slot.
+        slot: String,
+        /// Where the slot stands.
+        confirmed: Lsn,
+        /// What the state says.
+        flushed: Lsn,
+    },
+    /// The slot was dropped.
+    #[error("the slot {slot} is gone, so changes since then are lost to us: load again under a new prefix")]
+    SlotGone {
+        /// The slot.
+        slot: String,
+    },
+    /// The server has less than what was published.
+    #[error("the server's WAL ends at {end}, before {published} that was published: it was restored from an older state; load again under a new prefix")]
+    Behind {
+        /// The server's end of WAL.
+        end: Lsn,
+        /// The state's position.
+        published: Position,
+    },
+    /// After a failover the new primary lacks something that was published.
+    #[error("timeline {timeline} of the server branched off at {at}, before {published} that was published: the new primary never had these changes; compare the two sides, then load again under a new prefix")]
+    Diverged {
+        /// The server's timeline.
+        timeline: u32,
+        /// Where it left ours.
+        at: Lsn,
+        /// The state's position.
+        published: Position,
+    },
+    /// What is sent again is not what was published.
+    #[error("this is another history than the one that was published; the server was restored: load again under a new prefix")]
+    OtherHistory(#[source] history::Mismatch),
+    /// A topic is not what it was.
+    #[error("the topic {topic} {fault}")]
+    Topic {
+        /// The topic.
+        topic: String,
+        /// What is wrong with it, and what to do.
+        fault: String,
+    },
+    /// A table cannot be published.
+    #[error("cannot publish {table}")]
+    NoKey {
+        /// The table.
+        table: TableName,
+        /// Why.
+        #[source]
+        cause: relation::NoKey,
+    },
+    /// The stream breaks its form.
+    #[error("cannot read the replication stream at {at}")]
+    Stream {
+        /// Where.
+        at: Lsn,
+        /// What is wrong.
+        #[source]
+        cause: pgoutput::Malformed,
+    },
+    /// A row came without the description that must stand before it.
+    #[error("the replication stream has a row of relation {oid} at {at} before its description: report this, with the server's version")]
+    RowBeforeRelation {
+        /// The relation's OID.
+        oid: u32,
+        /// Where.
+        at: Lsn,
+    },
+    /// A change stands outside of a transaction.
+    #[error("the replication stream has a change at {0} outside of a transaction: report this, with the server's version")]
+    OutsideTransaction(Lsn),
+    /// A row lacks its key or has another number of columns than its relation.
+    #[error("a row of {table} at {at} lacks its key or a column: report this, with the server's version")]
+    IncompleteRow {
+        /// The table.
+        table: TableName,
+        /// Where.
+        at: Lsn,
+    },
+    /// A deleted row is not named.
+    #[error("a delete in {table} at {at} does not name its row: its replica identity was NOTHING at that moment; set it back, and load the table again under a new prefix")]
+    NoOldKey {
+        /// The table.
+        table: TableName,
+        /// Where.
+        at: Lsn,
+    },
+    /// A table of ours has a topic that the state does not know.
+    #[error("the state does not know the topic {0}: report this")]
+    UnknownTopic(String),
+    /// A table went away before its load was done.
+    #[error("the table {table} was dropped while it was loaded: take it out of source.tables and start under a new prefix")]
+    Dropped {
+        /// The table.
+        table: TableName,
+    },
+    /// A value of a chunk breaks COPY's form.
+    #[error("cannot read a row that COPY sent of {0}: report this, with the server's version")]
+    Copy(TableName),
+    /// The thread of the stream or of the publisher could not be started.
+    #[error("cannot start a thread")]
+    Thread(#[source] std::io::Error),
+    /// We were asked to stop.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Where a failure leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// It may pass: drop producer and walsender, back off, begin again from what is committed.
+    Transient,
+    /// Going on would be wrong: stop, and tell a person what to do.
+    Fatal,
+    /// No failure: we were asked to.
+    Stop,
+}
+
+impl Error {
+    /// The only place in this crate that decides where a failure leads.
+    pub fn severity(&self) -> Severity {
+        match self {
+            Error::Stopped => Severity::Stop,
+            Error::Kafka(error) if error.is_stop() => Severity::Stop,
+            Error::Kafka(error) if error.is_transient() => Severity::Transient,
+            Error::Postgres(error) if error.severity() == postgres::sqlstate::Severity::Transient => Severity::Transient,
+            _ => Severity::Fatal,
+        }
+    }
+}
+
+fn list(items: &[String]) -> String {
+    items.iter().map(|item| format!("\n  - {item}")).collect()
+}

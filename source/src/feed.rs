@@ -1,0 +1,340 @@
+//! The stream's loop, without its sockets: what each message of the stream does to the state and to the topics.
+//!
+//!     Begin ─▶ recent, history check      row ─▶ position ─▶ already published? ─▶ record(s) ─▶ outbox
+//!     Commit ─▶ flushed                    │                                          └─▶ state (seq, position, history)
+//!     marker ─▶ chunk ─▶ records           └─▶ touches of open windows, always
+//!
+//! Decides everything and waits for nothing but the catalog. The rim hands it frames, and commits what it put in the
+//! outbox together with [`Feed::take_records`], in one Kafka transaction.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use schemas::state::Sent;
+use schemas::write::{self, Cell};
+use schemas::{Lsn, Position};
+
+use crate::Error;
+use crate::history;
+use crate::pgoutput::{self, Message};
+use crate::recent::Recent;
+use crate::relation::{Details, Relation};
+use crate::state::State;
+use crate::visibility::Snapshot;
+use crate::window::{Chunk, ChunkId, Windows};
+
+mod chunk;
+mod control;
+mod row;
+
+pub use control::marker;
+
+/// Where records go: the open Kafka transaction.
+pub trait Outbox {
+    /// Adds a record. A refusal fails the whole transaction.
+    fn send(&mut self, record: Record<'_>) -> Result<(), Error>;
+}
+
+/// One record for Kafka.
+#[derive(Debug)]
+pub struct Record<'a> {
+    /// The topic.
+    pub topic: &'a str,
+    /// The partition; always chosen by us.
+    pub partition: i32,
+    /// The key; none on a control event.
+    pub key: Option<&'a [u8]>,
+    /// The value; none on a tombstone.
+    pub value: Option<&'a [u8]>,
+    /// The headers.
+    pub headers: &'a [(&'static str, &'a [u8])],
+}
+
+/// What only the server can tell.
+pub trait Catalog {
+    /// What the stream's description of a relation leaves out.
+    fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, Error>;
+
+    /// Columns of the row with a key as they are now, once the transaction `xid` is visible; `None` if the row is gone.
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, Error>;
+}
+
+/// Columns of a moved row that the stream did not carry.
+#[derive(Debug)]
+pub struct Reselect<'a> {
+    /// The relation.
+    pub relation: &'a Relation,
+    /// The row, with its new key.
+    pub row: &'a [Cell<'a>],
+    /// The columns to read, by index.
+    pub columns: &'a [usize],
+    /// The transaction that moved it.
+    pub xid: u32,
+}
+
+/// What the events of this source have in common.
+#[derive(Clone, Debug)]
+pub struct Label {
+    /// `source.name`.
+    pub name: String,
+    /// `source.db`.
+    pub db: String,
+    /// The prefix of logical messages that are ours: `tributary/<slot>`.
+    pub messages: String,
+    /// Whether a delete is followed by a tombstone.
+    pub tombstones: bool,
+}
+
+/// How soon the outbox should be committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Urgency {
+    /// There is nothing new.
+    #[default]
+    None,
+    /// Only the flushed LSN moved: once a second is often enough.
+    Idle,
+    /// Something was sent, or somebody waits for a state record.
+    Now,
+}
+
+/// The transaction that is arriving.
+#[derive(Clone, Copy, Debug)]
+struct Transaction {
+    sent: Sent,
+    of: write::Transaction,
+    /// The history has been asked about it.
+    checked: bool,
+}
+
+impl Transaction {
+    fn xid(&self) -> u32 {
+        self.sent.1
+    }
+}
+
+/// A relation of ours with the index of its topic.
+#[derive(Debug)]
+struct Known {
+    relation: Relation,
+    topic: usize,
+}
+
+/// The stream's state and everything that is decided with it.
+pub struct Feed {
+    label: Label,
+    state: State,
+    catalog: Box<dyn Catalog + Send>,
+    relations: HashMap<u32, Arc<Known>>,
+    recent: Recent,
+    check: history::Check,
+    windows: Windows,
+    outcomes: Vec<(ChunkId, Outcome)>,
+    transaction: Option<Transaction>,
+    /// What this session itself has received whole.
+    received: Lsn,
+    /// The last change's own address, and how many share it so far.
+    last: (Lsn, u32),
+    urgency: Urgency,
+    now_ms: i64,
+    buffers: Buffers,
+}
+
+/// Reused for every record.
+#[derive(Debug, Default)]
+struct Buffers {
+    key: Vec<u8>,
+    canonical: Vec<u8>,
+    value: Vec<u8>,
+    position: String,
+    seq: String,
+}
+
+/// What became of a chunk, for its reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Published, and the range is recorded as done.
+    Done {
+        /// How many of its rows were published.
+        rows: u64,
+    },
+    /// It has to be read again.
+    Again(&'static str),
+}
+
+impl Feed {
+    /// A session's feed: it goes on from `state`, and its slot stands at `confirmed`.
+    pub fn new(label: Label, state: State, confirmed: Lsn, touch_bytes_max: usize, catalog: Box<dyn Catalog + Send>) -> Feed {
+        Feed {
+            check: history::Check::new(&state.stream.history, state.stream.position, confirmed),
+            received: confirmed,
+            label,
+            state,
+            catalog,
+            relations: HashMap::new(),
+            recent: Recent::default(),
+            windows: Windows::new(touch_bytes_max),
+            outcomes: Vec::new(),
+            transaction: None,
+            last: (Lsn::ZERO, 0),
+            urgency: Urgency::None,
+            now_ms: 0,
+            buffers: Buffers::default(),
+        }
+    }
+
+    /// The state as it will be committed next.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// How soon a commit is due.
+    pub fn urgency(&self) -> Urgency {
+        self.urgency
+    }
+
+    /// The records that complete the open Kafka transaction.
+    pub fn take_records(&mut self) -> Vec<(String, Option<Vec<u8>>)> {
+        self.urgency = Urgency::None;
+        self.state.take_records()
+    }
+
+    /// What became of chunks. To be told to their readers after the commit, not before.
+    pub fn take_outcomes(&mut self) -> Vec<(ChunkId, Outcome)> {
+        std::mem::take(&mut self.outcomes)
+    }
+
+    /// What this session has itself received, as of the records last taken: confirmable once these are committed.
+    pub fn received(&self) -> Lsn {
+        self.received
+    }
+
+    /// How far the slot may be confirmed when everything up to `committed` is in a committed state record. `None` before
+    /// the history is known to be ours.
+    pub fn confirmable(&self, committed: Lsn) -> Option<Lsn> {
+        self.check.is_done().then(|| self.recent.confirmable(committed))
+    }
+
+    /// A fresh snapshot of the primary.
+    pub fn visible(&mut self, snapshot: &Snapshot) {
+        self.recent.seen(snapshot);
+    }
+
+    /// A reader is about to read a chunk of a table.
+    pub fn open_window(&mut self, id: ChunkId, oid: u32) {
+        self.windows.open(id, oid, self.recent.xids().collect());
+    }
+
+    /// A reader has read its chunk. `false`: the window was given up, and the chunk must be read again.
+    pub fn fill_window(&mut self, id: ChunkId, chunk: Chunk) -> bool {
+        self.windows.fill(id, chunk)
+    }
+
+    /// A reader has given up.
+    pub fn close_window(&mut self, id: ChunkId) {
+        self.windows.close(id);
+    }
+
+    /// The server has sent everything before `end`.
+    pub fn keepalive(&mut self, end: Lsn) -> Result<(), Error> {
+        if self.transaction.is_some() {
+            return Ok(());
+        }
+        self.check.reached(end).map_err(Error::OtherHistory)?;
+        self.flush(end);
+        Ok(())
+    }
+
+    /// One message of the stream, that starts at `start` (0 where the server does not say). `now_ms` is the clock.
+    pub fn data(&mut self, start: Lsn, payload: &[u8], now_ms: i64, outbox: &mut dyn Outbox) -> Result<(), Error> {
+        self.now_ms = now_ms;
+        let message = pgoutput::decode(payload).map_err(|cause| Error::Stream { at: start, cause })?;
+        match message {
+            Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time)),
+            Message::Commit { end, .. } => {
+                self.transaction = None;
+                self.flush(end);
+                Ok(())
+            }
+            Message::Origin | Message::Type => Ok(()),
+            Message::Relation(described) => self.relation(&described),
+            Message::Insert { oid, new } => self.row(oid, start, row::Row::Insert(new), outbox),
+            Message::Update { oid, old, new } => self.row(oid, start, row::Row::Update(old, new), outbox),
+            Message::Delete { oid, old } => self.row(oid, start, row::Row::Delete(old), outbox),
+            Message::Truncate { oids, cascade, restart_identity } => {
+                self.truncate(&oids, start, cascade, restart_identity, outbox)
+            }
+            Message::Message { transactional, lsn, prefix, content } => {
+                if prefix == self.label.messages && transactional {
+                    self.message(lsn, content, outbox)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, sent: Sent) -> Result<(), Error> {
+        self.check.begun(sent).map_err(Error::OtherHistory)?;
+        self.recent.begun(sent.0, sent.1);
+        let of = write::Transaction { xid: sent.1, commit_ms: unix_ms(sent.2) };
+        self.transaction = Some(Transaction { sent, of, checked: false });
+        self.last = (Lsn::ZERO, 0);
+        Ok(())
+    }
+
+    fn flush(&mut self, lsn: Lsn) {
+        self.received = self.received.max(lsn);
+        if self.received > self.state.stream.flushed {
+            self.state.stream.flushed = self.received;
+            self.urgency = self.urgency.max(Urgency::Idle);
+        }
+    }
+
+    fn relation(&mut self, described: &pgoutput::Relation) -> Result<(), Error> {
+        self.windows.relation(described.oid);
+        let Some(table) = self.state.table(described.oid) else { return Ok(()) };
+        let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
+        let relation = self.describe(described)?;
+        self.relations.insert(described.oid, Arc::new(Known { relation, topic }));
+        Ok(())
+    }
+
+    fn describe(&mut self, described: &pgoutput::Relation) -> Result<Relation, Error> {
+        let details = self.catalog.details(described)?;
+        Relation::new(described, &details, &self.label.name, &self.label.db).map_err(|cause| Error::NoKey {
+            table: schemas::TableName::new(&described.schema, &described.table),
+            cause,
+        })
+    }
+
+    /// The open transaction, which every change must have, after the history was asked whether it may act.
+    fn acting(&mut self, at: Lsn) -> Result<Transaction, Error> {
+        let transaction = self.transaction.as_mut().ok_or(Error::OutsideTransaction(at))?;
+        if !transaction.checked {
+            self.check.acted(transaction.sent).map_err(Error::OtherHistory)?;
+            transaction.checked = true;
+        }
+        Ok(*transaction)
+    }
+
+    /// The place of the next change that starts at `change`: those that share an address are counted.
+    fn place(&mut self, commit: Lsn, change: Lsn) -> Position {
+        self.last = if self.last.0 == change { (change, self.last.1 + 1) } else { (change, 1) };
+        Position { commit, change, n: self.last.1 }
+    }
+
+    fn is_new(&self, position: Position) -> bool {
+        position > self.state.stream.position
+    }
+
+    fn acted(&mut self, position: Position, transaction: &Transaction) {
+        self.state.acted(position, transaction.sent);
+        self.urgency = Urgency::Now;
+    }
+}
+
+/// Milliseconds since 1970 of PostgreSQL's microseconds since 2000.
+fn unix_ms(postgres_us: i64) -> i64 {
+    const EPOCH_MS: i64 = 946_684_800_000;
+    postgres_us.div_euclid(1000) + EPOCH_MS
+}
+

@@ -1,0 +1,155 @@
+//! Loads: their first events, and chunks that meet their marker.
+
+use schemas::event::{Control, LoadMode};
+use schemas::state::{Load, LoadTable};
+use schemas::write::{Before, Change, Origin, Transaction as Of};
+use schemas::{CONTRACT, Operation, Position};
+
+use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
+use crate::Error;
+use crate::range;
+use crate::relation::Relation;
+use crate::window::{Chunk, ChunkId, Settled};
+
+impl Feed {
+    /// Begins the first load of `tables`, given with the rows that each is thought to hold: in front of everything else, at
+    /// the state's own position, so that the first record of every partition says so.
+    pub fn begin_load(&mut self, id: &str, tables: &[(u32, u64)], now_ms: i64, outbox: &mut dyn Outbox) -> Result<(), Error> {
+        self.now_ms = now_ms;
+        let position = self.state.stream.position;
+        let mode = LoadMode::First;
+        self.state.set_load(id, Load { mode, tables: tables.iter().map(|(oid, _)| *oid).collect() });
+        for (oid, rows_estimated) in tables.iter().copied() {
+            let done = LoadTable { rows_estimated, ..LoadTable::default() };
+            self.state.set_load_table(id, oid, Some(done));
+            let tables = vec![self.control_table(oid)?];
+            let control = Control::LoadBegin { load: id.to_owned(), contract: CONTRACT, mode, tables };
+            self.control(&control, position, Of { xid: 0, commit_ms: now_ms }, outbox)?;
+        }
+        self.urgency = Urgency::Now;
+        Ok(())
+    }
+
+    /// The place of a chunk in the stream: it is published here, or read again.
+    pub(super) fn marker(
+        &mut self,
+        id: ChunkId,
+        place: Position,
+        transaction: &Transaction,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let Some(oid) = self.windows.table_of(id) else { return Ok(()) };
+        let known = match self.relations.get(&oid) {
+            Some(known) => Some(known.relation.fingerprint),
+            None => self.state.table(oid).map(|table| table.fingerprint),
+        };
+        let mut described = None;
+        if let Some(chunk) = self.windows.chunk(id) {
+            let chunk = chunk.relation.clone();
+            described = Some(self.describe(&chunk)?);
+        }
+        let Some(relation) = described else { return Ok(()) };
+        let key_of = |chunk: &Chunk, row: usize| {
+            let mut key = Vec::new();
+            relation.template.key(&chunk.rows.row(row), &mut key);
+            key
+        };
+        let outcome = match self.windows.settle(id, known, key_of) {
+            None => return Ok(()),
+            Some(Settled::Again(why)) => Outcome::Again(why),
+            Some(Settled::Publish(chunk, keep)) => {
+                Outcome::Done { rows: self.publish_chunk(&chunk, &keep, relation, place, transaction, outbox)? }
+            }
+        };
+        self.outcomes.push((id, outcome));
+        self.urgency = Urgency::Now;
+        Ok(())
+    }
+
+    fn publish_chunk(
+        &mut self,
+        chunk: &Chunk,
+        keep: &[bool],
+        relation: Relation,
+        place: Position,
+        transaction: &Transaction,
+        outbox: &mut dyn Outbox,
+    ) -> Result<u64, Error> {
+        let oid = relation.oid;
+        let load = self.state.loads().find(|(_, load)| load.tables.contains(&oid)).map(|(id, _)| id.to_owned());
+        let Some(load) = load.filter(|_| self.is_new(place)) else { return Ok(0) };
+        let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
+        let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
+        // The chunk may be the first to know the table's present shape.
+        let newer = self.relations.get(&oid).is_none_or(|known| known.relation.fingerprint != relation.fingerprint);
+        let known = std::sync::Arc::new(Known { relation, topic });
+        if newer {
+            self.relations.insert(oid, std::sync::Arc::clone(&known));
+        }
+        self.announce(&known, transaction, place, outbox)?;
+        let mut position = place;
+        for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {
+            position.n += 1;
+            self.publish_row(&known, transaction, position, chunk, row, outbox)?;
+        }
+        let rows = u64::from(position.n - place.n);
+        position.n += 1;
+        self.settle_range(&load, oid, chunk, rows, position, transaction, outbox)?;
+        self.acted(position, transaction);
+        Ok(rows)
+    }
+
+    fn publish_row(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        chunk: &Chunk,
+        row: usize,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let cells = chunk.rows.row(row);
+        let change = Change {
+            operation: Operation::Read,
+            position,
+            transaction: transaction.of,
+            origin: Origin::Load,
+            before: Before::None,
+            after: Some(&cells),
+            moved: None,
+            reselected: &[],
+            now_ms: self.now_ms,
+        };
+        self.publish(known, transaction, &change, &cells, outbox)
+    }
+
+    /// Records the chunk's range as done; with the last one the load of the table ends, at `end`.
+    #[expect(clippy::too_many_arguments, reason = "one chunk, taken apart")]
+    fn settle_range(
+        &mut self,
+        load: &str,
+        oid: u32,
+        chunk: &Chunk,
+        rows: u64,
+        end: Position,
+        transaction: &Transaction,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let mut table = self.state.load_table(load, oid).cloned().unwrap_or_default();
+        table.rows += rows;
+        range::add(&mut table.done, chunk.range.clone());
+        if range::next(&table.done).is_some() {
+            self.state.set_load_table(load, oid, Some(table));
+            return Ok(());
+        }
+        let control = Control::LoadEnd { load: load.to_owned(), rows: table.rows, tables: vec![self.control_table(oid)?] };
+        self.control(&control, end, transaction.of, outbox)?;
+        self.state.set_load_table(load, oid, None);
+        let remaining = self.state.loads().find(|(id, _)| *id == load).map(|(_, load)| load.clone());
+        if let Some(mut remaining) = remaining {
+            remaining.tables.retain(|other| *other != oid);
+            self.state.set_load(load, remaining);
+        }
+        Ok(())
+    }
+}

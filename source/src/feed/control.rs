@@ -1,0 +1,136 @@
+//! Control events: what is no row change and stands once in every partition of its topics.
+
+use schemas::event::{Control, ControlTable};
+use schemas::write::{ControlEvent, Transaction as Of};
+use schemas::{Lsn, Position, header};
+
+use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
+use crate::Error;
+use crate::window::{ChunkId, Kind};
+
+/// What a logical message of ours says that asks for a state record at once.
+pub const BEAT: &[u8] = b"beat";
+
+/// What the message that marks a chunk's place in the stream says.
+pub fn marker(id: ChunkId) -> String {
+    format!("chunk/{id}")
+}
+
+fn marked(content: &[u8]) -> Option<ChunkId> {
+    std::str::from_utf8(content).ok()?.strip_prefix("chunk/")?.parse().ok()
+}
+
+impl Feed {
+    /// A logical message of ours. Anybody may write one, so it never carries more than a wish to read.
+    pub(super) fn message(&mut self, lsn: Lsn, content: &[u8], outbox: &mut dyn Outbox) -> Result<(), Error> {
+        if content == BEAT {
+            self.urgency = Urgency::Now;
+        } else if let Some(id) = marked(content) {
+            let transaction = self.transaction.ok_or(Error::OutsideTransaction(lsn))?;
+            // The message names the record behind it, whose change may stand there: ours stand in front of it.
+            let place = Position { commit: transaction.sent.0, change: Lsn(lsn.0.saturating_sub(1)), n: 0 };
+            self.marker(id, place, &transaction, outbox)?;
+        }
+        Ok(())
+    }
+
+    /// In front of the first row of a relation, and of the first after every change of it, stands its description.
+    pub(super) fn announce(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let relation = &known.relation;
+        let table = self.state.table(relation.oid).ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
+        let position = Position { n: 0, ..position };
+        if table.fingerprint == relation.fingerprint || !self.is_new(position) {
+            return Ok(());
+        }
+        let first = table.columns.is_empty();
+        let control = Control::Schema {
+            tables: vec![self.control_table(relation.oid)?],
+            identity: relation.identity,
+            key: relation.key_names(),
+            previous_key: (!first).then(|| table.key.clone()),
+            columns: relation.columns.clone(),
+            fingerprint: relation.fingerprint,
+        };
+        let mut table = table.clone();
+        table.name = relation.name.clone();
+        table.key = relation.key_names();
+        table.identity = relation.identity;
+        table.columns = relation.columns.clone();
+        table.fingerprint = relation.fingerprint;
+        self.state.set_table(relation.oid, table);
+        self.control(&control, position, transaction.of, outbox)?;
+        self.acted(position, transaction);
+        Ok(())
+    }
+
+    pub(super) fn truncate(
+        &mut self,
+        oids: &[u32],
+        start: Lsn,
+        cascade: bool,
+        restart_identity: bool,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let ours: Vec<u32> = oids.iter().copied().filter(|oid| self.state.table(*oid).is_some()).collect();
+        if ours.is_empty() {
+            return Ok(());
+        }
+        let transaction = self.acting(start)?;
+        let position = self.place(transaction.sent.0, start);
+        if self.is_new(position) {
+            let tables = ours.iter().map(|oid| self.control_table(*oid)).collect::<Result<_, _>>()?;
+            let control = Control::Truncate { tables, cascade, restart_identity };
+            self.control(&control, position, transaction.of, outbox)?;
+            self.acted(position, &transaction);
+        }
+        ours.iter().for_each(|oid| self.touched(*oid, transaction.xid(), Kind::Truncate));
+        Ok(())
+    }
+
+    /// Sends a control event to all partitions of its tables' topics, at one position.
+    pub(super) fn control(
+        &mut self,
+        control: &Control,
+        position: Position,
+        of: Of,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let value = ControlEvent::new(&self.label.name, &self.label.db, control, position, of, self.now_ms).encode();
+        let mut topics: Vec<_> = control.tables().iter().map(|table| (table.topic.clone(), table.partitions)).collect();
+        topics.sort();
+        topics.dedup();
+        for (name, partitions) in topics {
+            let topic = self.state.topic_index(&name).ok_or(Error::UnknownTopic(name))?;
+            for partition in 0..partitions {
+                let kind: [(&str, &[u8]); 1] = [(header::CONTROL, control.kind().as_bytes())];
+                self.send((topic, partition, position), None, Some(&value), &kind, outbox)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How a table of ours is named in control events.
+    pub(super) fn control_table(&self, oid: u32) -> Result<ControlTable, Error> {
+        let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: Lsn::ZERO })?;
+        let topic = self.state.topics().iter().find(|topic| topic.name == table.topic);
+        Ok(ControlTable {
+            schema: table.name.schema.clone(),
+            table: table.name.table.clone(),
+            topic: table.topic.clone(),
+            partitions: topic.ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?.topic.partitions,
+        })
+    }
+
+    pub(super) fn touched(&mut self, oid: u32, xid: u32, kind: Kind) {
+        for id in self.windows.touch(oid, xid, kind) {
+            self.outcomes.push((id, Outcome::Again("too much was written to the table while it was read")));
+            self.urgency = Urgency::Now;
+        }
+    }
+}

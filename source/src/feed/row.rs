@@ -1,0 +1,275 @@
+//! Rows of the stream: from what pgoutput says of a change to the records that stand for it.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use schemas::write::{Before, Cell, Change, Origin};
+use schemas::{Lsn, Operation, Position, header, partition};
+
+use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Transaction};
+use crate::Error;
+use crate::pgoutput::Old;
+use crate::window::Kind;
+
+/// A change of one row.
+#[derive(Debug)]
+pub(super) enum Row<'a> {
+    Insert(Vec<Cell<'a>>),
+    Update(Old<'a>, Vec<Cell<'a>>),
+    Delete(Old<'a>),
+}
+
+impl Feed {
+    pub(super) fn row(&mut self, oid: u32, start: Lsn, row: Row<'_>, outbox: &mut dyn Outbox) -> Result<(), Error> {
+        if self.state.table(oid).is_none() {
+            return Ok(());
+        }
+        let known = Arc::clone(self.relations.get(&oid).ok_or(Error::RowBeforeRelation { oid, at: start })?);
+        let transaction = self.acting(start)?;
+        let position = self.place(transaction.sent.0, start);
+        match row {
+            Row::Insert(new) => {
+                self.complete(&known, &new, start)?;
+                let change = self.change(&transaction, position, Operation::Create, Before::None, Some(&new));
+                self.publish(&known, &transaction, &change, &new, outbox)?;
+                self.superseded(&known, &transaction, &new);
+            }
+            Row::Delete(Old::None) => return Err(Error::NoOldKey { table: known.relation.name.clone(), at: start }),
+            Row::Delete(Old::Key(old)) => self.delete(&known, &transaction, position, Before::Key(&old), &old, outbox)?,
+            Row::Delete(Old::Row(old)) => self.delete(&known, &transaction, position, Before::Row(&old), &old, outbox)?,
+            Row::Update(Old::None, new) => {
+                self.update(&known, &transaction, position, Before::Key(&new), &new, outbox)?;
+            }
+            // An unchanged key that is stored out of line comes as old key, and the new row calls it unchanged.
+            Row::Update(Old::Key(old), mut new) => {
+                known.relation.key.iter().for_each(|i| fill(&mut new[*i], old[*i]));
+                self.update_from(&known, &transaction, position, Before::Key(&old), &old, &new, outbox)?;
+            }
+            Row::Update(Old::Row(old), mut new) => {
+                new.iter_mut().zip(&old).for_each(|(new, old)| fill(new, *old));
+                self.update_from(&known, &transaction, position, Before::Row(&old), &old, &new, outbox)?;
+            }
+        }
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one change, taken apart")]
+    fn update_from(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        before: Before<'_>,
+        old: &[Cell<'_>],
+        new: &[Cell<'_>],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        // The old key alone proves nothing: only different text is another key.
+        if known.relation.key_differs(old, new) {
+            self.moved(known, transaction, position, before, old, new, outbox)
+        } else {
+            self.update(known, transaction, position, before, new, outbox)
+        }
+    }
+
+    fn update(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        before: Before<'_>,
+        new: &[Cell<'_>],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        self.complete(known, new, position.change)?;
+        let change = self.change(transaction, position, Operation::Update, before, Some(new));
+        self.publish(known, transaction, &change, new, outbox)?;
+        if new.contains(&Cell::Unchanged) {
+            self.patched(known, transaction, new);
+        } else {
+            self.superseded(known, transaction, new);
+        }
+        Ok(())
+    }
+
+    fn delete(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        before: Before<'_>,
+        old: &[Cell<'_>],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        self.complete(known, old, position.change)?;
+        let change = self.change(transaction, position, Operation::Delete, before, None);
+        self.publish(known, transaction, &change, old, outbox)?;
+        self.superseded(known, transaction, old);
+        Ok(())
+    }
+
+    /// A row that changed its key leaves one partition and comes to another: a delete that names where to, a create that
+    /// names where from.
+    #[expect(clippy::too_many_arguments, reason = "one change, taken apart")]
+    fn moved(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        before: Before<'_>,
+        old: &[Cell<'_>],
+        new: &[Cell<'_>],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        self.complete(known, old, position.change)?;
+        self.complete(known, new, position.change)?;
+        let mut left = self.change(transaction, position, Operation::Delete, before, None);
+        left.moved = Some(new);
+        self.publish(known, transaction, &left, old, outbox)?;
+        self.superseded(known, transaction, old);
+
+        let position = self.place(position.commit, position.change);
+        let missing: Vec<usize> = (0..new.len()).filter(|i| new[*i] == Cell::Unchanged).collect();
+        let mut row = new.to_vec();
+        let mut reselected: &[usize] = &[];
+        let selected;
+        if !missing.is_empty() && self.is_new(position) {
+            let wanted = Reselect { relation: &known.relation, row: new, columns: &missing, xid: transaction.xid() };
+            selected = self.catalog.reselect(&wanted)?;
+            // A row that is gone although the move is visible: its delete or next move follows in the stream.
+            if let Some(values) = &selected {
+                for (column, value) in missing.iter().zip(values) {
+                    row[*column] = value.as_deref().map_or(Cell::Null, Cell::Text);
+                }
+                reselected = &missing;
+            }
+        }
+        let mut came = self.change(transaction, position, Operation::Create, Before::None, Some(&row));
+        came.moved = Some(old);
+        came.reselected = reselected;
+        self.publish(known, transaction, &came, &row, outbox)?;
+        self.superseded(known, transaction, new);
+        Ok(())
+    }
+
+    fn change<'a>(
+        &self,
+        transaction: &Transaction,
+        position: Position,
+        operation: Operation,
+        before: Before<'a>,
+        after: Option<&'a [Cell<'a>]>,
+    ) -> Change<'a> {
+        Change {
+            operation,
+            position,
+            transaction: transaction.of,
+            origin: Origin::Stream,
+            before,
+            after,
+            moved: None,
+            reselected: &[],
+            now_ms: self.now_ms,
+        }
+    }
+
+    /// Sends the record of a change, with its schema event in front where it is the first of its kind, unless it stands in
+    /// the topic already.
+    pub(super) fn publish(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        change: &Change<'_>,
+        key_cells: &[Cell<'_>],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        if !self.is_new(change.position) {
+            return Ok(());
+        }
+        self.announce(known, transaction, change.position, outbox)?;
+        let relation = &known.relation;
+        let mut buffers = std::mem::take(&mut self.buffers);
+        let Buffers { key, canonical, value, .. } = &mut buffers;
+        [&mut *key, &mut *canonical, &mut *value].into_iter().for_each(Vec::clear);
+        relation.template.key(key_cells, key);
+        relation.template.value(change, value);
+        let partitions = self.state.topics()[known.topic].topic.partitions;
+        let partition = if relation.single_partition {
+            0
+        } else {
+            relation.template.canonical_key(key_cells, canonical);
+            partition::of_key(canonical, partitions)
+        };
+        let (key, value) = (std::mem::take(&mut buffers.key), std::mem::take(&mut buffers.value));
+        self.buffers = buffers;
+        let fingerprint = relation.fingerprint.to_string();
+        let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, fingerprint.as_bytes())];
+        let place = (known.topic, partition, change.position);
+        self.send(place, Some(&key), Some(&value), &schema, outbox)?;
+        if change.operation == Operation::Delete && self.label.tombstones {
+            self.send(place, Some(&key), None, &[], outbox)?;
+        }
+        (self.buffers.key, self.buffers.value) = (key, value);
+        self.acted(change.position, transaction);
+        Ok(())
+    }
+
+    /// Sends one record at `(topic, partition, position)`, with the next number of its partition.
+    pub(super) fn send(
+        &mut self,
+        (topic, partition, position): (usize, i32, Position),
+        key: Option<&[u8]>,
+        value: Option<&[u8]>,
+        more: &[(&'static str, &[u8])],
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
+        let topic = self.state.topic_mut(topic);
+        let seq = topic.next_seq(partition);
+        let Buffers { position: at, seq: number, .. } = &mut self.buffers;
+        at.clear();
+        number.clear();
+        write!(at, "{position}").and_then(|()| write!(number, "{seq}")).expect("a string takes every write");
+        let mut headers = [(header::POSITION, at.as_bytes()), (header::SEQ, number.as_bytes()), ("", b"".as_slice())];
+        let count = 2 + more.len();
+        headers[2..count].copy_from_slice(more);
+        outbox.send(Record { topic: &topic.name, partition, key, value, headers: &headers[..count] })
+    }
+
+    /// Without its whole key, or with another number of columns than its relation, a row cannot be placed.
+    fn complete(&self, known: &Known, cells: &[Cell<'_>], at: Lsn) -> Result<(), Error> {
+        if cells.len() == known.relation.columns.len() && known.relation.knows_key(cells) {
+            return Ok(());
+        }
+        Err(Error::IncompleteRow { table: known.relation.name.clone(), at })
+    }
+
+    fn superseded(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>]) {
+        self.touch(known, transaction, cells, Kind::Superseded);
+    }
+
+    fn patched(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>]) {
+        self.touch(known, transaction, cells, |key| {
+            let value = |(i, cell): (usize, &Cell<'_>)| match cell {
+                Cell::Unchanged => None,
+                Cell::Null => Some((i, None)),
+                Cell::Text(text) => Some((i, Some(Box::from(*text)))),
+            };
+            Kind::Patch(key, cells.iter().enumerate().filter_map(value).collect())
+        });
+    }
+
+    fn touch(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>], kind: impl FnOnce(Box<[u8]>) -> Kind) {
+        let oid = known.relation.oid;
+        if self.windows.watches(oid) {
+            let mut key = Vec::new();
+            known.relation.template.key(cells, &mut key);
+            self.touched(oid, transaction.xid(), kind(key.into()));
+        }
+    }
+}
+
+fn fill<'a>(new: &mut Cell<'a>, old: Cell<'a>) {
+    if *new == Cell::Unchanged {
+        *new = old;
+    }
+}

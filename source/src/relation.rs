@@ -1,0 +1,211 @@
+//! A relation as we publish it: what the stream says of it, and what only the catalog knows.
+//!
+//! Pure. Rows are read by the relation that stood before them in the stream, never by the catalog of now.
+
+use std::collections::{BTreeSet, HashMap};
+
+use schemas::event;
+use schemas::fingerprint::{self, Fingerprint};
+use schemas::key::Canonical;
+use schemas::write::{Cell, Template, TemplateColumn};
+use schemas::{Form, TableName};
+
+use crate::pgoutput;
+
+/// What the catalog adds to the stream's description.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    /// The primary key's columns, where the table has one that is not deferrable.
+    pub primary_key: Vec<String>,
+    /// The types' names with modifier, by OID and modifier.
+    pub type_names: HashMap<(u32, i32), String>,
+    /// How a column's canonical text is found; absent where it has none.
+    pub canonical: HashMap<String, Canonical>,
+}
+
+/// Why a relation cannot be published.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoKey {
+    /// Nothing identifies its rows.
+    #[error("it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX")]
+    Missing,
+    /// Under identity FULL the key is the primary key, and a part of it is not published.
+    #[error("its primary key column {0:?} is not published: add it to the publication's column list")]
+    Unpublished(String),
+}
+
+/// A relation with everything that its rows need.
+#[derive(Clone, Debug)]
+pub struct Relation {
+    /// Its OID.
+    pub oid: u32,
+    /// Its name.
+    pub name: TableName,
+    /// The replica identity in PostgreSQL's letter.
+    pub identity: char,
+    /// The published columns.
+    pub columns: Vec<event::Column>,
+    /// Which of them are the key, by index.
+    pub key: Vec<usize>,
+    /// Whether the key has no canonical text, so that all records go to partition 0.
+    pub single_partition: bool,
+    /// What its rows' events look like.
+    pub template: Template,
+    /// One number for all of it.
+    pub fingerprint: Fingerprint,
+}
+
+impl Relation {
+    /// The relation as described, for events of the source called `name` in database `db`.
+    pub fn new(described: &pgoutput::Relation, details: &Details, name: &str, db: &str) -> Result<Relation, NoKey> {
+        let key = key_columns(described, details)?;
+        let columns: Vec<_> = described
+            .columns
+            .iter()
+            .map(|column| event::Column {
+                name: column.name.clone(),
+                type_oid: column.type_oid,
+                type_name: details.type_names.get(&(column.type_oid, column.modifier)).cloned().unwrap_or_default(),
+                modifier: column.modifier,
+                key: key.contains(column.name.as_str()),
+            })
+            .collect();
+        let template_column = |column: &event::Column| TemplateColumn {
+            name: column.name.clone(),
+            form: Form::of_type(column.type_oid),
+            key: column.key,
+            canonical: details.canonical.get(&column.name).copied(),
+        };
+        let table = TableName::new(&described.schema, &described.table);
+        let of_key = |(i, column): (usize, &event::Column)| column.key.then_some(i);
+        Ok(Relation {
+            oid: described.oid,
+            identity: described.identity,
+            key: columns.iter().enumerate().filter_map(of_key).collect(),
+            single_partition: columns.iter().any(|c| c.key && !details.canonical.contains_key(&c.name)),
+            template: Template::new(name, db, &table, columns.iter().map(template_column).collect()),
+            fingerprint: fingerprint(described),
+            name: table,
+            columns,
+        })
+    }
+
+    /// The key's column names.
+    pub fn key_names(&self) -> Vec<String> {
+        self.key.iter().map(|i| self.columns[*i].name.clone()).collect()
+    }
+
+    /// Whether the key's columns are all known in `cells`.
+    pub fn knows_key(&self, cells: &[Cell<'_>]) -> bool {
+        self.key.iter().all(|i| matches!(cells.get(*i), Some(Cell::Text(_))))
+    }
+
+    /// Whether two rows differ in their key.
+    pub fn key_differs(&self, a: &[Cell<'_>], b: &[Cell<'_>]) -> bool {
+        self.key.iter().any(|i| a[*i] != b[*i])
+    }
+}
+
+fn key_columns<'a>(described: &'a pgoutput::Relation, details: &'a Details) -> Result<BTreeSet<&'a str>, NoKey> {
+    // FULL flags every column, so the key has to come from the catalog.
+    let key: BTreeSet<&str> = if described.identity == 'f' {
+        details.primary_key.iter().map(String::as_str).collect()
+    } else {
+        described.columns.iter().filter(|column| column.identity).map(|column| column.name.as_str()).collect()
+    };
+    if key.is_empty() {
+        return Err(NoKey::Missing);
+    }
+    match key.iter().find(|name| !described.columns.iter().any(|column| column.name == **name)) {
+        Some(name) => Err(NoKey::Unpublished((*name).to_owned())),
+        None => Ok(key),
+    }
+}
+
+/// The number of a relation, equal for the stream's description and the catalog's if and only if rows read alike.
+pub fn fingerprint(described: &pgoutput::Relation) -> Fingerprint {
+    let mut builder = fingerprint::Builder::default();
+    builder
+        .field(&described.oid.to_le_bytes())
+        .field(described.schema.as_bytes())
+        .field(described.table.as_bytes())
+        .field(&[described.identity as u8]);
+    for column in &described.columns {
+        builder
+            .field(&[u8::from(column.identity)])
+            .field(column.name.as_bytes())
+            .field(&column.type_oid.to_le_bytes())
+            .field(&column.modifier.to_le_bytes());
+    }
+    builder.finish()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// `users (id int8 primary key, name text, bio text)` under the given identity.
+    pub(crate) fn users(identity: char) -> pgoutput::Relation {
+        let column = |name: &str, type_oid, key| pgoutput::Column {
+            identity: key || identity == 'f',
+            name: name.into(),
+            type_oid,
+            modifier: -1,
+        };
+        pgoutput::Relation {
+            oid: 7,
+            schema: "public".into(),
+            table: "users".into(),
+            identity,
+            columns: vec![column("id", 20, true), column("name", 25, false), column("bio", 25, false)],
+        }
+    }
+
+    pub(crate) fn details() -> Details {
+        let canonical = [("id".to_owned(), Canonical::Same)].into();
+        Details { primary_key: vec!["id".into()], type_names: HashMap::new(), canonical }
+    }
+
+    #[test]
+    fn the_key_is_the_identity_or_the_primary_key_under_full() {
+        for identity in ['d', 'f'] {
+            let relation = Relation::new(&users(identity), &details(), "shop", "shop").expect("it has a key");
+            assert_eq!(relation.key_names(), ["id"]);
+            assert!(!relation.single_partition);
+        }
+    }
+
+    #[test]
+    fn a_table_without_a_key_is_refused() {
+        let none = Details { primary_key: vec![], ..details() };
+        let refused = Relation::new(&users('f'), &none, "shop", "shop").expect_err("no key");
+        assert_eq!(refused, NoKey::Missing);
+        let hidden = Details { primary_key: vec!["secret".into()], ..details() };
+        let refused = Relation::new(&users('f'), &hidden, "shop", "shop").expect_err("key not published");
+        assert_eq!(refused, NoKey::Unpublished("secret".into()));
+    }
+
+    #[test]
+    fn a_key_without_canonical_text_has_a_single_partition() {
+        let blind = Details { canonical: HashMap::new(), ..details() };
+        assert!(Relation::new(&users('d'), &blind, "shop", "shop").expect("it has a key").single_partition);
+    }
+
+    #[test]
+    fn everything_that_changes_how_rows_read_changes_the_fingerprint() {
+        let base = users('d');
+        let changes: [fn(&mut pgoutput::Relation); 6] = [
+            |r| r.oid = 8,
+            |r| r.table = "people".into(),
+            |r| r.identity = 'i',
+            |r| r.columns[1].name = "nick".into(),
+            |r| r.columns[1].modifier = 7,
+            |r| drop(r.columns.pop()),
+        ];
+        for change in changes {
+            let mut other = base.clone();
+            change(&mut other);
+            assert_ne!(fingerprint(&base), fingerprint(&other));
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! What must be there before the source can start: looked at whole, then made, or named with the SQL that makes it.
+//!
+//! Nothing is touched before everything has been looked at, and every fault is told at once.
+
+use std::collections::BTreeMap;
+
+use postgres::tokio_postgres::{Client, Row};
+use postgres::{Error, quote};
+use schemas::TableName;
+
+use crate::config::{Config, Snapshot};
+use crate::relation::{Details, Relation};
+use crate::{catalog, pgoutput};
+
+/// A configured table as the server has it.
+#[derive(Debug)]
+pub struct Found {
+    /// Its OID.
+    pub oid: u32,
+    /// How it is, or would be, published.
+    pub relation: Relation,
+    /// How many rows the server thinks it has.
+    pub rows_estimated: u64,
+}
+
+/// What the server has of what is needed.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The server's version as a number, 150018.
+    pub version: u32,
+    /// The configured tables.
+    pub tables: Vec<Found>,
+    /// What a person must mend, each with its remedy.
+    pub faults: Vec<String>,
+    /// Statements that make or complete the publication; only where the configuration allows it.
+    pub publication: Vec<String>,
+    /// Whether our slot is there.
+    pub slot: Option<Slot>,
+}
+
+/// The slot as the server has it.
+#[derive(Clone, Debug)]
+pub struct Slot {
+    /// The process that reads it.
+    pub active_pid: Option<i32>,
+    /// How far it is confirmed.
+    pub confirmed: schemas::Lsn,
+    /// The database that it belongs to.
+    pub database: String,
+    /// Its output plugin.
+    pub plugin: String,
+    /// `reserved`, `extended`, `unreserved` or `lost`.
+    pub wal_status: String,
+}
+
+/// Looks at everything.
+pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
+    let mut survey = Survey::default();
+    server(client, config, &mut survey).await?;
+    let publication = publication(client, config).await?;
+    for table in &config.tables {
+        look_at(client, config, table, publication.is_some(), &mut survey).await?;
+    }
+    judge_publication(config, publication, &mut survey);
+    survey.slot = slot(client, &config.slot).await?;
+    match &survey.slot {
+        Some(slot) if slot.plugin != "pgoutput" || slot.database != config.postgres.database => survey.faults.push(format!(
+            "the slot {} is there but belongs to database {} and plugin {}: name another slot",
+            config.slot, slot.database, slot.plugin
+        )),
+        Some(slot) if slot.wal_status == "lost" => survey.faults.push(format!(
+            "the slot {} has lost its WAL, so changes are missing for ever: drop it by SELECT pg_drop_replication_slot({}), \
+             raise max_slot_wal_keep_size, and load again under a new prefix",
+            config.slot,
+            quote::literal(&config.slot)
+        )),
+        _ => {}
+    }
+    Ok(survey)
+}
+
+/// The slot called `name`.
+pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
+    let query = "SELECT active_pid, coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(database::text, ''), coalesce(plugin::text, ''),
+                        coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = $1";
+    let row = client.query_opt(query, &[&name]).await.map_err(|cause| Error::statement("look at the replication slot", cause))?;
+    Ok(row.map(|row| Slot {
+        active_pid: row.get(0),
+        confirmed: row.get::<_, String>(1).parse().unwrap_or_default(),
+        database: row.get(2),
+        plugin: row.get(3),
+        wal_status: row.get(4),
+    }))
+}
+
+async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result<(), Error> {
+    let query = "SELECT current_setting('server_version_num')::int4, current_setting('wal_level'), pg_is_in_recovery(),
+                        (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)
+                        OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'usage')),
+                        current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
+                        current_user::text";
+    let row = client.query_one(query, &[]).await.map_err(|cause| Error::statement("look at the server", cause))?;
+    survey.version = row.get::<_, i32>(0).unsigned_abs();
+    let mut fault = |is: bool, text: String| if is { survey.faults.push(text) };
+    fault(survey.version < 140_000, "the server is older than PostgreSQL 14: upgrade it".into());
+    let level: String = row.get(1);
+    fault(
+        level != "logical",
+        format!("wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical' and restart the server"),
+    );
+    fault(row.get(2), "the server is a standby: connect to the primary".into());
+    let (may, user): (bool, String) = (row.get(3), row.get(5));
+    fault(!may, format!("the role {user} may not replicate: ALTER ROLE {} REPLICATION", quote::identifier(&user)));
+    let slot_is_there = slot(client, &config.slot).await?.is_some();
+    let mut fault = |is: bool, text: String| if is { survey.faults.push(text) };
+    fault(
+        row.get::<_, i64>(4) <= 0 && !slot_is_there,
+        "no replication slot is free: drop one that nobody needs (SELECT * FROM pg_replication_slots), or raise max_replication_slots and restart the server".into(),
+    );
+    fault(
+        !slot_is_there && !config.create,
+        format!(
+            "the replication slot {slot} is missing: set source.create = true, or run\n      SELECT pg_create_logical_replication_slot({}, 'pgoutput');",
+            quote::literal(&config.slot),
+            slot = config.slot
+        ),
+    );
+    Ok(())
+}
+
+async fn look_at(client: &Client, config: &Config, table: &TableName, published: bool, survey: &mut Survey) -> Result<(), Error> {
+    let query = "SELECT c.oid, c.relkind::text, c.relpersistence::text, greatest(c.reltuples, 0)::int8, has_table_privilege(c.oid, 'SELECT')
+                 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
+    let asked = |cause| Error::statement(format!("look at the table {table}"), cause);
+    let Some(row) = client.query_opt(query, &[&table.schema, &table.table]).await.map_err(asked)? else {
+        survey.faults.push(format!("the table {table} does not exist: correct source.tables (names are taken as they stand, case included)"));
+        return Ok(());
+    };
+    let (oid, kind, persistence): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
+    if !matches!(kind.as_str(), "r" | "p") || persistence != "p" {
+        let what = if persistence == "p" { "not a table" } else { "unlogged or temporary" };
+        survey.faults.push(format!("{table} is {what}: logical replication cannot carry it, take it out of source.tables"));
+        return Ok(());
+    }
+    if config.snapshot == Snapshot::Initial && !row.get::<_, bool>(4) {
+        survey.faults.push(format!("we may not read {table}: GRANT SELECT ON {} TO {}", quote::table(table), quote::identifier(&config.postgres.user)));
+    }
+    match published_form(client, config, survey.version, oid, published).await? {
+        (described, details) => match Relation::new(&described, &details, &config.name, &config.postgres.database) {
+            Ok(relation) => survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() }),
+            Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}")),
+        },
+    }
+    Ok(())
+}
+
+/// The table as it is published; where it is not yet, as it will be once it is added.
+async fn published_form(client: &Client, config: &Config, version: u32, oid: u32, published: bool) -> Result<(pgoutput::Relation, Details), Error> {
+    let mut described = catalog::describe(client, version, oid, &config.publication).await?;
+    if described.columns.is_empty() || !published {
+        described = catalog::describe(client, 140_000, oid, "-").await?;
+    }
+    let details = catalog::details(client, &described).await?;
+    Ok((described, details))
+}
+
+/// The publication's row, and its tables.
+async fn publication(client: &Client, config: &Config) -> Result<Option<(Row, Vec<TableName>)>, Error> {
+    let asked = |cause| Error::statement(format!("look at the publication {}", config.publication), cause);
+    let query = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1";
+    let Some(row) = client.query_opt(query, &[&config.publication]).await.map_err(asked)? else { return Ok(None) };
+    let query = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = $1";
+    let tables = client.query(query, &[&config.publication]).await.map_err(asked)?;
+    let name = |row: &Row| TableName::new(row.get::<_, String>(0), row.get::<_, String>(1));
+    Ok(Some((row, tables.iter().map(name).collect())))
+}
+
+fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>, survey: &mut Survey) {
+    let name = quote::identifier(&config.publication);
+    let list = |tables: &[&TableName]| tables.iter().map(|table| quote::table(table)).collect::<Vec<_>>().join(", ");
+    let (what, statement) = match publication {
+        None => {
+            let all: Vec<_> = config.tables.iter().collect();
+            let statement = format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish_via_partition_root = true)", list(&all));
+            (format!("the publication {} is missing", config.publication), statement)
+        }
+        Some((row, tables)) => {
+            for (at, act) in ["insert", "update", "delete", "truncate"].into_iter().enumerate() {
+                if !row.get::<_, bool>(at) {
+                    survey.faults.push(format!(
+                        "the publication {} leaves out {act}: ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')",
+                        config.publication
+                    ));
+                }
+            }
+            let missing: Vec<_> = config.tables.iter().filter(|table| !tables.contains(table)).collect();
+            if missing.is_empty() {
+                return;
+            }
+            let names = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            let statement = format!("ALTER PUBLICATION {name} ADD TABLE {}", list(&missing));
+            (format!("the publication {} lacks {names}", config.publication), statement)
+        }
+    };
+    if config.create {
+        survey.publication.push(statement);
+    } else {
+        survey.faults.push(format!("{what}: set source.create = true, or run as the owner of the tables\n      {statement};"));
+    }
+}
+
+/// Tables that share a name but for what Kafka cannot write would share a topic: there are none, and this proves it.
+pub fn topics_of(prefix: &str, tables: &[Found]) -> Result<BTreeMap<u32, String>, Vec<String>> {
+    let mut topics = BTreeMap::new();
+    let mut faults = Vec::new();
+    for found in tables {
+        let topic = schemas::topic::of_table(prefix, &found.relation.name);
+        if !schemas::topic::is_valid(&topic) {
+            faults.push(format!("the topic of {} would be called {topic}, which Kafka does not take: at most 249 characters", found.relation.name));
+        }
+        topics.insert(found.oid, topic);
+    }
+    if faults.is_empty() { Ok(topics) } else { Err(faults) }
+}

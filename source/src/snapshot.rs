@@ -1,0 +1,233 @@
+//! The reader of a load: chunk after chunk, each under its own snapshot, each finished by a marker in the stream.
+//!
+//!     open a window ─▶ LOCK, snapshot, shape, COPY ─▶ hand over ─▶ marker ─▶ published, or read again
+//!
+//! No transaction stays open longer than one chunk's COPY. What becomes of a chunk is decided in the stream's loop.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use futures::TryStreamExt;
+use postgres::quote;
+use postgres::tokio_postgres::{Client, IsolationLevel, Transaction};
+use schemas::TableName;
+use schemas::state::{LoadTable, Range};
+use schemas::write::Cell;
+use tokio::sync::oneshot;
+
+use crate::catalog::{self, Messages};
+use crate::feed::{Outcome, marker};
+use crate::relation::{Details, Relation};
+use crate::session::Input;
+use crate::window::{Chunk, ChunkId, Rows};
+use crate::{Error, copy, pgoutput, range};
+
+/// How long a chunk waits for its table's lock before it lets others pass.
+const LOCK_TIMEOUT_MS: u32 = 2_000;
+/// How often a load says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+/// A table that is to be read.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its OID.
+    pub oid: u32,
+    /// Its name when the load began.
+    pub name: TableName,
+    /// What is done already.
+    pub done: LoadTable,
+}
+
+/// How large chunks are, and what they are read through.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The publication whose columns and rows count.
+    pub publication: String,
+    /// The server's version as a number.
+    pub version: u32,
+    /// Bytes of rows in a chunk.
+    pub chunk_bytes_max: usize,
+    /// Rows in a chunk.
+    pub chunk_rows_max: usize,
+    /// For the events' label, which keys do not depend on.
+    pub database: String,
+}
+
+/// Reads tables one after the other.
+pub struct Reader {
+    client: Client,
+    messages: Messages,
+    inputs: Sender<Input>,
+    settings: Settings,
+    /// How many rows the next chunk asks for: as many as the last ones suggest to fit.
+    rows_next: usize,
+}
+
+impl Reader {
+    /// A reader over its own connection. Markers go over another one, so that they are no part of a chunk's transaction.
+    pub fn new(client: Client, messages: Messages, inputs: Sender<Input>, settings: Settings) -> Reader {
+        let rows_next = settings.chunk_rows_max.min(1_000);
+        Reader { client, messages, inputs, settings, rows_next }
+    }
+
+    /// Reads all of `tasks`. Ends early when the session is over.
+    pub async fn run(mut self, tasks: Vec<Task>) -> Result<(), Error> {
+        let mut tasks = VecDeque::from(tasks);
+        while let Some(mut task) = tasks.pop_front() {
+            tracing::info!(table = %task.name, rows = task.done.rows, "loading");
+            let (begun, mut told) = (Instant::now(), Instant::now());
+            while let Some(range) = range::next(&task.done.done) {
+                let (range, rows) = self.chunk(&task, range).await?;
+                range::add(&mut task.done.done, range);
+                task.done.rows += rows;
+                if told.elapsed() >= TELL_EVERY {
+                    told = Instant::now();
+                    let (rows, of) = (task.done.rows, task.done.rows_estimated);
+                    tracing::info!(table = %task.name, rows, of, "loading");
+                }
+            }
+            let seconds = begun.elapsed().as_secs_f64();
+            tracing::info!(table = %task.name, rows = task.done.rows, seconds = %format!("{seconds:.1}"), "loaded");
+        }
+        Ok(())
+    }
+
+    /// Reads one chunk of what is left in `range`, again until it is published. Returns what it covered and its rows.
+    async fn chunk(&mut self, task: &Task, range: Range) -> Result<(Range, u64), Error> {
+        loop {
+            let id = ChunkId(uuid::Uuid::new_v4().as_u128());
+            let (opened, open) = oneshot::channel();
+            let (settled, outcome) = oneshot::channel();
+            self.tell(Input::Open { id, oid: task.oid, opened, settled })?;
+            open.await.map_err(|_| Error::Stopped)?;
+            let chunk = match self.read(task, &range).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => {
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
+                Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
+                    tracing::info!(table = %task.name, "waiting for a lock on the table");
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let covered = chunk.range.clone();
+            self.tell(Input::Filled { id, chunk })?;
+            self.messages.emit(&marker(id)).await?;
+            match outcome.await.map_err(|_| Error::Stopped)? {
+                Outcome::Done { rows } => return Ok((covered, rows)),
+                Outcome::Again(why) => tracing::debug!(table = %task.name, why, "a chunk is read again"),
+            }
+        }
+    }
+
+    fn tell(&self, input: Input) -> Result<(), Error> {
+        self.inputs.send(input).map_err(|_| Error::Stopped)
+    }
+
+    async fn read(&mut self, task: &Task, range: &Range) -> Result<Option<Chunk>, Error> {
+        let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", task.name), cause);
+        // Looked up outside of the transaction: the lock has to come before its snapshot.
+        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
+        let name = self.client.query_opt(query, &[&task.oid]).await.map_err(failed)?;
+        let name: String = name.ok_or_else(|| Error::Dropped { table: task.name.clone() })?.get(0);
+        let transaction = self.client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+        let transaction = transaction.read_only(true).start().await.map_err(failed)?;
+        let chunk = read_locked(&transaction, &self.settings, task, &name, range, self.rows_next).await?;
+        transaction.commit().await.map_err(failed)?;
+        if let Some(chunk) = &chunk {
+            let (rows, bytes) = (chunk.rows.len().max(1), chunk.rows.bytes().max(1));
+            let fitting = self.settings.chunk_bytes_max.saturating_mul(rows) / bytes;
+            self.rows_next = fitting.clamp(1, self.settings.chunk_rows_max).min(rows.saturating_mul(4).max(1_000));
+        }
+        Ok(chunk)
+    }
+}
+
+/// Locks the table before the transaction takes its snapshot: TRUNCATE and rewriting DDL would show a snapshot older than
+/// them an empty table.
+async fn read_locked(
+    transaction: &Transaction<'_>,
+    settings: &Settings,
+    task: &Task,
+    name: &str,
+    range: &Range,
+    rows_max: usize,
+) -> Result<Option<Chunk>, Error> {
+    let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", task.name), cause);
+    let lock = format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; LOCK TABLE {name} IN ACCESS SHARE MODE");
+    transaction.batch_execute(&lock).await.map_err(failed)?;
+    let snapshot = catalog::snapshot(transaction).await?;
+    // The name may have gone to another table between the look-up and the lock.
+    let same = transaction.query_one("SELECT to_regclass($1)::oid IS NOT DISTINCT FROM $2::oid", &[&name, &task.oid]).await;
+    if !same.map_err(failed)?.get::<_, bool>(0) {
+        return Ok(None);
+    }
+    let relation = catalog::describe(transaction, settings.version, task.oid, &settings.publication).await?;
+    let name = TableName::new(&relation.schema, &relation.table);
+    let details = catalog::details(transaction, &relation).await?;
+    let filter = catalog::row_filter(transaction, settings.version, &settings.publication, &name).await?;
+    let described = Relation::new(&relation, &details, "", &settings.database);
+    let described = described.map_err(|cause| Error::NoKey { table: name.clone(), cause })?;
+    let partitioned = transaction.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&task.oid]).await;
+    let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
+    let query = select(&described, &relation, &details, only, range, filter.as_deref(), rows_max);
+    let columns = relation.columns.len();
+    let mut rows = Rows::new(columns);
+    let mut buffer = Vec::new();
+    let mut full = false;
+    let mut lines = pin!(transaction.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
+    while let Some(line) = lines.try_next().await.map_err(failed)? {
+        // What is over budget is read and forgotten: the next chunk begins with it.
+        full = full || rows.bytes() >= settings.chunk_bytes_max;
+        if !full {
+            copy::add_line(&line, columns, &mut rows, &mut buffer).ok_or_else(|| Error::Copy(name.clone()))?;
+        }
+    }
+    let whole = !full && rows.len() < rows_max;
+    let upto = if whole { range.upto.clone() } else { last_key(&described, &rows) };
+    Ok(Some(Chunk { snapshot, relation, rows, range: Range { after: range.after.clone(), upto } }))
+}
+
+/// The rows of a range in key order, at most so many.
+fn select(
+    relation: &Relation,
+    described: &pgoutput::Relation,
+    details: &Details,
+    only: &str,
+    range: &Range,
+    filter: Option<&str>,
+    rows_max: usize,
+) -> String {
+    let list = |columns: &mut dyn Iterator<Item = &str>| columns.map(quote::identifier).collect::<Vec<_>>().join(", ");
+    let key = list(&mut relation.key.iter().map(|i| relation.columns[*i].name.as_str()));
+    let bound = |operator: &str, texts: &[String]| {
+        let literals = relation.key.iter().zip(texts).map(|(i, text)| {
+            let column = &described.columns[*i];
+            let no_modifier = details.type_names.get(&(column.type_oid, -1)).or_else(|| details.type_names.get(&(column.type_oid, column.modifier)));
+            format!("{}::{}", quote::literal(text), no_modifier.map_or("text", String::as_str))
+        });
+        format!("({key}) {operator} ({})", literals.collect::<Vec<_>>().join(", "))
+    };
+    let mut conditions = Vec::new();
+    conditions.extend(range.after.as_deref().map(|texts| bound(">", texts)));
+    conditions.extend(range.upto.as_deref().map(|texts| bound("<=", texts)));
+    conditions.extend(filter.map(|filter| format!("({filter})")));
+    let condition = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+    let columns = list(&mut relation.columns.iter().map(|column| column.name.as_str()));
+    format!("SELECT {columns} FROM {only}{}{condition} ORDER BY {key} LIMIT {rows_max}", quote::table(&relation.name))
+}
+
+fn last_key(relation: &Relation, rows: &Rows) -> Option<Vec<String>> {
+    let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;
+    let text = |i: &usize| match row[*i] {
+        Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
+        Cell::Null | Cell::Unchanged => String::new(),
+    };
+    Some(relation.key.iter().map(text).collect())
+}

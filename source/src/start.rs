@@ -1,0 +1,243 @@
+//! From nothing, or from a state, to a session that may publish. The order of the steps is the proof; none may be moved.
+//!
+//!     first     survey ▸ publication ▸ slot at X ▸ all before X visible ▸ topics ▸ one transaction: state, load begin
+//!     always    0 read the state, is it this server's?   1 take the slot   2 fence   3 read the state again
+//!               4 check slot, WAL, topics                5 (in the stream) what is sent again is what was sent
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kafka::admin::Admin;
+use kafka::producer::Publisher;
+use kafka::topic::{Isolation, read_all};
+use postgres::replication::{Lifetime, Switch, System};
+use postgres::{Replication, quote};
+use schemas::state::{Stream, Table};
+use schemas::{CONTRACT, Lsn, Position, topic};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, Snapshot};
+use crate::feed::{Feed, Label};
+use crate::session::Transaction;
+use crate::setup::{self, Found, Survey};
+use crate::state::State;
+use crate::{Error, catalog, topics};
+
+/// The transactional id: one for all that publishes under a prefix, so that a successor fences its predecessor.
+pub fn transactional_id(prefix: &str) -> String {
+    format!("tributary.{prefix}")
+}
+
+/// What logical messages of ours begin with.
+pub fn message_prefix(slot: &str) -> String {
+    format!("tributary/{slot}")
+}
+
+/// What all events of this source have in common.
+pub fn label(config: &Config) -> Label {
+    Label {
+        name: config.name.clone(),
+        db: config.postgres.database.clone(),
+        messages: message_prefix(&config.slot),
+        tombstones: config.tombstones,
+    }
+}
+
+/// Reads the state topic to its end; `None` where it is missing or empty.
+pub fn read_state(kafka: &kafka::Config, prefix: &str, stop: &dyn Fn() -> bool) -> Result<Option<State>, Error> {
+    let topic = topic::of_state(prefix);
+    let mut records = Vec::new();
+    let read = read_all(kafka, &topic, Isolation::ReadCommitted, stop, |record| {
+        records.push((record.key().unwrap_or_default().to_vec(), record.value().map(<[u8]>::to_vec)));
+        Ok::<(), kafka::Error>(())
+    });
+    match read {
+        Err(kafka::Error::NoTopic(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+        Ok(()) => State::read(records).map_err(|cause| Error::State { topic, cause }),
+    }
+}
+
+/// Makes everything for a source that has no state, and commits the first one.
+pub async fn first(config: &Config, kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<(), Error> {
+    let client = postgres::connect(&config.postgres, "setup").await?;
+    let mut survey = setup::survey(&client, config).await?;
+    let admin = Admin::connect(kafka)?;
+    let names = match setup::topics_of(prefix, &survey.tables) {
+        Ok(names) => names,
+        Err(faults) => {
+            survey.faults.extend(faults);
+            Default::default()
+        }
+    };
+    let data: Vec<String> = names.values().cloned().collect();
+    let state_topic = topic::of_state(prefix);
+    let plan = topics::plan(&admin, &config.topics, &state_topic, &data).await?;
+    survey.faults.extend(plan.faults);
+    if !survey.faults.is_empty() {
+        return Err(Error::Unready(survey.faults));
+    }
+    // Two first starts at a time would make and drop each other's slot.
+    let lock = format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
+    let made = |what: &str, cause| postgres::Error::statement(what, cause);
+    client.batch_execute(&lock).await.map_err(|cause| made("take the lock of a first start", cause))?;
+    for statement in &survey.publication {
+        tracing::info!(publication = %config.publication, "making or completing the publication");
+        client.batch_execute(statement).await.map_err(|cause| made("make the publication", cause))?;
+    }
+    let (system, start) = make_slot(config, &survey, stop).await?;
+    topics::create(&admin, &config.topics, &state_topic, &plan.missing).await?;
+    let found = topics::found(&admin, &data).await?;
+
+    let stream = Stream {
+        contract: CONTRACT,
+        system_id: system.system_id,
+        database: config.postgres.database.clone(),
+        timeline: system.timeline,
+        slot: config.slot.clone(),
+        publications: vec![config.publication.clone()],
+        flushed: start,
+        position: Position::before(start),
+        history: Vec::new(),
+    };
+    let table = |found: &Found| Table {
+        name: found.relation.name.clone(),
+        topic: names[&found.oid].clone(),
+        key: found.relation.key_names(),
+        identity: found.relation.identity,
+        columns: Vec::new(),
+        fingerprint: Default::default(),
+        single_partition: found.relation.single_partition,
+    };
+    let tables = survey.tables.iter().map(|found| (found.oid, table(found))).collect();
+    let state = State::first(stream, tables, found);
+    let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
+    commit_first(config, kafka, prefix, state, &loads, client, stop).await
+}
+
+/// A slot without state is dropped and made again: nothing was published from it.
+async fn make_slot(config: &Config, survey: &Survey, stop: &CancellationToken) -> Result<(System, Lsn), Error> {
+    let mut replication = Replication::connect(&config.postgres).await?;
+    if survey.slot.is_some() {
+        tracing::info!(slot = %config.slot, "making the slot again, since nothing was published from it");
+        replication.drop_slot(&config.slot).await?;
+    }
+    let system = replication.identify().await?;
+    tracing::info!(slot = %config.slot, "making the slot; this waits for all transactions that are writing");
+    let created = stop.run_until_cancelled(replication.create_slot(&config.slot, Lifetime::Permanent)).await;
+    let slot = created.ok_or(Error::Stopped)??;
+    wait_until_visible(config, &slot.snapshot, stop).await?;
+    Ok((system, slot.consistent_point))
+}
+
+/// A transaction can be in the slot's snapshot before others see it. The load reads plain snapshots, so these must show
+/// everything first.
+async fn wait_until_visible(config: &Config, exported: &str, stop: &CancellationToken) -> Result<(), Error> {
+    let client = postgres::connect(&config.postgres, "setup").await?;
+    let import = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT {}", quote::literal(exported));
+    let failed = |cause| postgres::Error::statement("import the slot's snapshot", cause);
+    client.batch_execute(&import).await.map_err(failed)?;
+    let of_slot = catalog::snapshot(&client).await?;
+    client.batch_execute("COMMIT").await.map_err(failed)?;
+    while !catalog::snapshot(&client).await?.covers(&of_slot) {
+        if stop.run_until_cancelled(tokio::time::sleep(Duration::from_millis(50))).await.is_none() {
+            return Err(Error::Stopped);
+        }
+    }
+    Ok(())
+}
+
+async fn commit_first(
+    config: &Config,
+    kafka: &kafka::Config,
+    prefix: &str,
+    state: State,
+    loads: &[(u32, u64)],
+    client: postgres::Client,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
+    let runtime = tokio::runtime::Handle::current();
+    let catalog = catalog::Blocking { runtime, client: Arc::new(client), stop: stop.clone() };
+    let confirmed = state.stream.flushed;
+    let mut feed = Feed::new(label(config), state, confirmed, config.touch_bytes_max, Box::new(catalog));
+    let (kafka, id, token) = (kafka.clone(), transactional_id(prefix), stop.clone());
+    let (snapshot, loads, prefix) = (config.snapshot, loads.to_vec(), prefix.to_owned());
+    let commit = move || {
+        let stopped = || token.is_cancelled();
+        let mut publisher = Publisher::connect(&kafka, &id)?;
+        publisher.init(&stopped)?;
+        let mut transaction = Transaction::new(&mut publisher, &stopped);
+        if snapshot == Snapshot::Initial {
+            feed.begin_load(&uuid::Uuid::new_v4().simple().to_string(), &loads, now_ms(), &mut transaction)?;
+        }
+        transaction.settle(&topic::of_state(&prefix), feed.take_records())
+    };
+    tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Stopped)?
+}
+
+/// Step 0: a twin with a copied configuration must not fence the one that works.
+pub fn check_identity(config: &Config, prefix: &str, state: &State, system: &System, switches: &[Switch]) -> Result<(), Error> {
+    let stream = &state.stream;
+    let ours = stream.timeline == system.timeline || switches.iter().any(|switch| switch.timeline == stream.timeline);
+    let same = stream.system_id == system.system_id
+        && stream.database == config.postgres.database
+        && stream.slot == config.slot
+        && stream.publications == [config.publication.clone()];
+    if same && ours {
+        return Ok(());
+    }
+    let words = |system: &str, timeline: u32, database: &str, slot: &str, publication: &str| {
+        format!("system {system}, timeline {timeline}, database {database}, slot {slot}, publication {publication}")
+    };
+    Err(Error::OtherSource {
+        topic: topic::of_state(prefix),
+        recorded: words(&stream.system_id, stream.timeline, &stream.database, &stream.slot, &stream.publications.join(", ")),
+        found: words(&system.system_id, system.timeline, &config.postgres.database, &config.slot, &config.publication),
+    })
+}
+
+/// Step 4, as far as the server goes: what it has must be what was published, and the slot not beyond it.
+pub fn check_server(config: &Config, state: &mut State, system: &System, switches: &[Switch], confirmed: Lsn) -> Result<(), Error> {
+    let stream = &mut state.stream;
+    if let Some(switch) = switches.iter().find(|switch| switch.timeline == stream.timeline) {
+        if stream.position > Position::before(switch.at) {
+            return Err(Error::Diverged { timeline: system.timeline, at: switch.at, published: stream.position });
+        }
+        stream.flushed = stream.flushed.min(switch.at);
+        stream.timeline = system.timeline;
+    }
+    if confirmed > stream.flushed {
+        return Err(Error::SlotAhead { slot: config.slot.clone(), confirmed, flushed: stream.flushed });
+    }
+    if system.xlogpos < stream.position.commit {
+        return Err(Error::Behind { end: system.xlogpos, published: stream.position });
+    }
+    Ok(())
+}
+
+/// The configured tables must be the ones that the state speaks of.
+pub fn check_tables(config: &Config, state: &State, found: &[Found]) -> Result<(), Error> {
+    let recorded: Vec<_> = state.tables().collect();
+    let mut faults = Vec::new();
+    for table in &config.tables {
+        match (found.iter().find(|found| found.relation.name == *table), recorded.iter().find(|(_, known)| known.name == *table)) {
+            (Some(found), _) if state.table(found.oid).is_some() => {}
+            (Some(_), Some(_)) => faults.push(format!("{table} was dropped and made again: its rows are not those that were published; start under a new prefix")),
+            (Some(_), None) => faults.push(format!("{table} was not published under this prefix so far: adding a table to a running prefix is not possible yet; start another prefix for it")),
+            // The survey told it.
+            (None, _) => {}
+        }
+    }
+    for (_, known) in recorded {
+        if !config.tables.contains(&known.name) {
+            faults.push(format!("{} is published under this prefix but not in source.tables any more: put it back, or start under a new prefix", known.name));
+        }
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Error::Unready(faults)) }
+}
+
+/// Milliseconds since 1970.
+pub fn now_ms() -> i64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,194 @@
+//! The walsender's side of a session: one thread that reads frames, and says how far we are even while Kafka blocks.
+//!
+//!     server ──frames──▶ this thread ──Input::Frames──▶ the publisher's loop
+//!        ◀──status── confirmed LSN (an atomic that the loop raises)
+//!
+//! Decides nothing. It reads ahead up to a number of bytes and then leaves the rest to the server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use postgres::replication::{Switch, System};
+use postgres::{Error, Frame, Replication};
+use schemas::Lsn;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::session::Input;
+
+/// How often the server hears from us at least; it gives up after `wal_sender_timeout`, 60 s by default.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
+/// How often a risen LSN is told.
+const CONFIRM_EVERY: Duration = Duration::from_millis(500);
+/// How often a slot that is in use is asked for again.
+const SLOT_RETRY: Duration = Duration::from_millis(500);
+/// Frames are handed over in groups of about this many bytes: one wake-up serves many.
+const GROUP_BYTES: usize = 256 * 1024;
+
+/// What the thread and the loop share.
+#[derive(Debug, Default)]
+pub struct Shared {
+    /// What the loop allows to be confirmed; 0 for nothing yet.
+    confirmed: AtomicU64,
+    /// Bytes handed over and not released.
+    waiting: AtomicUsize,
+    released: Notify,
+}
+
+impl Shared {
+    /// The loop has everything before `lsn` in a committed state record.
+    pub fn confirm(&self, lsn: Lsn) {
+        self.confirmed.fetch_max(lsn.0, Ordering::Relaxed);
+    }
+
+    /// The loop is done with this many bytes.
+    pub fn release(&self, bytes: usize) {
+        self.waiting.fetch_sub(bytes, Ordering::AcqRel);
+        self.released.notify_one();
+    }
+}
+
+/// What the server is, and the way on.
+#[derive(Debug)]
+pub struct Identified {
+    /// The server.
+    pub system: System,
+    /// The switches that led to its timeline.
+    pub switches: Vec<Switch>,
+    /// Say so, and the slot is taken.
+    pub go: oneshot::Sender<()>,
+    /// Answered when the slot is ours.
+    pub started: oneshot::Receiver<Result<(), Error>>,
+}
+
+/// What the thread needs to know.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The server.
+    pub postgres: postgres::Config,
+    /// The slot.
+    pub slot: String,
+    /// The publications.
+    pub publications: Vec<String>,
+    /// How many bytes may wait to be published.
+    pub buffer_bytes_max: usize,
+}
+
+/// Starts the thread. It ends when `stop` is cancelled, when nobody listens any more, or with an error that the loop hears.
+pub fn spawn(
+    settings: Settings,
+    shared: Arc<Shared>,
+    inputs: Sender<Input>,
+    stop: CancellationToken,
+) -> std::io::Result<oneshot::Receiver<Result<Identified, Error>>> {
+    let (identified, answer) = oneshot::channel();
+    let run = move || {
+        let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::error!(%error, "cannot start the runtime of the replication stream");
+                return;
+            }
+        };
+        let work = async {
+            let replication = match identify(&settings.postgres).await {
+                Err(error) => return drop(identified.send(Err(error))),
+                Ok((replication, system, switches)) => {
+                    let (go, going) = oneshot::channel();
+                    let (started, start) = oneshot::channel();
+                    if identified.send(Ok(Identified { system, switches, go, started: start })).is_err() || going.await.is_err() {
+                        return;
+                    }
+                    match take_slot(replication, &settings).await {
+                        Err(error) => return drop(started.send(Err(error))),
+                        Ok(replication) => {
+                            if started.send(Ok(())).is_err() {
+                                return;
+                            }
+                            replication
+                        }
+                    }
+                }
+            };
+            if let Err(error) = pump(replication, &settings, &shared, &inputs).await {
+                // Nobody listens: the session is over already.
+                let _ = inputs.send(Input::Failed(error.into()));
+            }
+        };
+        runtime.block_on(stop.run_until_cancelled(work));
+    };
+    std::thread::Builder::new().name("stream".into()).spawn(run)?;
+    Ok(answer)
+}
+
+async fn identify(config: &postgres::Config) -> Result<(Replication, System, Vec<Switch>), Error> {
+    let mut replication = Replication::connect(config).await?;
+    let system = replication.identify().await?;
+    let switches = if system.timeline > 1 { replication.timeline_history(system.timeline).await? } else { Vec::new() };
+    Ok((replication, system, switches))
+}
+
+/// Waits for the slot: another instance may hold it, and only one may publish.
+async fn take_slot(mut replication: Replication, settings: &Settings) -> Result<Replication, Error> {
+    let mut told = None;
+    loop {
+        match replication.start(&settings.slot, &settings.publications, Lsn::ZERO).await {
+            Ok(()) => return Ok(replication),
+            Err(error @ Error::SlotActive { .. }) => {
+                let text = error.to_string();
+                if told.as_ref() != Some(&text) {
+                    tracing::info!("waiting: {text}");
+                    told = Some(text);
+                }
+                tokio::time::sleep(SLOT_RETRY).await;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn pump(mut replication: Replication, settings: &Settings, shared: &Shared, inputs: &Sender<Input>) -> Result<(), Error> {
+    let mut tick = tokio::time::interval(CONFIRM_EVERY);
+    let mut told = (Lsn::ZERO, tokio::time::Instant::now());
+    let (mut received, mut asked) = (Lsn::ZERO, false);
+    let mut frames = Vec::new();
+    let mut bytes = 0;
+    loop {
+        while bytes < GROUP_BYTES {
+            let Some(frame) = replication.next_buffered()? else { break };
+            let (Frame::Data { end, .. } | Frame::Keepalive { end, .. }) = &frame;
+            received = received.max(*end);
+            match &frame {
+                Frame::Data { payload, .. } => bytes += payload.len() + size_of::<Frame>(),
+                Frame::Keepalive { reply, .. } => asked |= *reply,
+            }
+            frames.push(frame);
+        }
+        let more = bytes >= GROUP_BYTES;
+        if !frames.is_empty() && !hand_over(&mut frames, &mut bytes, shared, inputs) {
+            return Ok(());
+        }
+        let confirmed = Lsn(shared.confirmed.load(Ordering::Relaxed));
+        let due = told.1.elapsed();
+        if asked || due >= STATUS_EVERY || (confirmed > told.0 && due >= CONFIRM_EVERY) {
+            replication.status(received, confirmed, confirmed, false).await?;
+            told = (confirmed, tokio::time::Instant::now());
+            asked = false;
+        }
+        let full = shared.waiting.load(Ordering::Acquire) >= settings.buffer_bytes_max;
+        tokio::select! {
+            () = std::future::ready(()), if more && !full => {}
+            () = shared.released.notified(), if full => {}
+            filled = replication.fill(), if !more && !full => filled?,
+            _ = tick.tick() => {}
+        }
+    }
+}
+
+/// `false`: nobody listens any more.
+fn hand_over(frames: &mut Vec<Frame>, bytes: &mut usize, shared: &Shared, inputs: &Sender<Input>) -> bool {
+    shared.waiting.fetch_add(*bytes, Ordering::AcqRel);
+    inputs.send(Input::Frames(std::mem::take(frames), std::mem::take(bytes))).is_ok()
+}

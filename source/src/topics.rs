@@ -1,0 +1,139 @@
+//! The topics: looked at before anything is made, made where that is allowed, and checked against the state at every start.
+
+use std::collections::BTreeMap;
+
+use kafka::admin::{Admin, NewTopic, Topic};
+use schemas::state;
+
+use crate::Error;
+use crate::config::Topics;
+use crate::state::State;
+
+/// What must be done before the first record: topics to make, and what a person must mend.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Names of topics that are missing.
+    pub missing: Vec<String>,
+    /// Faults, each with its remedy.
+    pub faults: Vec<String>,
+}
+
+/// Compares topics with the configuration, for a first start: existing ones must be empty, or their history is unknown.
+pub async fn plan(admin: &Admin, config: &Topics, state_topic: &str, data: &[String]) -> Result<Plan, Error> {
+    let names: Vec<&str> = data.iter().map(String::as_str).chain([state_topic]).collect();
+    let there = admin.topics(&names).await?;
+    let mut plan = Plan::default();
+    for name in names {
+        let Some(topic) = there.get(name) else {
+            plan.missing.push(name.to_owned());
+            continue;
+        };
+        let (partitions, policy) = if name == state_topic { (1, "compact") } else { (config.partitions, "delete") };
+        judge(topic, policy, &mut plan.faults);
+        if topic.partitions < partitions || (name == state_topic && topic.partitions != 1) {
+            plan.faults.push(format!(
+                "the topic {name} has {} partitions and {partitions} are configured: delete it, raise its partitions, or correct source.topics.partitions",
+                topic.partitions
+            ));
+        }
+        if admin.offsets(name, topic.partitions).await?.iter().any(|offsets| offsets.end > 0) {
+            plan.faults.push(format!(
+                "the topic {name} holds records but {state_topic} holds no state: it is another source's, or the state was lost; use another prefix"
+            ));
+        }
+    }
+    if !config.create && !plan.missing.is_empty() {
+        plan.faults.push(format!(
+            "these topics are missing: {}; set source.topics.create = true, or make them with {} partitions ({state_topic}: 1 partition, cleanup.policy=compact)",
+            plan.missing.join(", "),
+            config.partitions
+        ));
+    }
+    Ok(plan)
+}
+
+/// Makes the missing topics.
+pub async fn create(admin: &Admin, config: &Topics, state_topic: &str, missing: &[String]) -> Result<(), Error> {
+    let topic = |name: &'_ String| -> (i32, Vec<(&'static str, String)>) {
+        let mut settings = vec![
+            ("min.insync.replicas", config.min_insync_replicas.to_string()),
+            ("unclean.leader.election.enable", "false".to_owned()),
+        ];
+        if name == state_topic {
+            let compaction = [
+                ("cleanup.policy", "compact"),
+                ("segment.bytes", "16777216"),
+                ("min.cleanable.dirty.ratio", "0.1"),
+                ("max.compaction.lag.ms", "60000"),
+            ];
+            settings.extend(compaction.map(|(key, value)| (key, value.to_owned())));
+            (1, settings)
+        } else {
+            settings.push(("cleanup.policy", "delete".to_owned()));
+            settings.push(("retention.ms", config.retention.as_millis().to_string()));
+            (config.partitions, settings)
+        }
+    };
+    let new: Vec<NewTopic<'_>> = missing
+        .iter()
+        .map(|name| {
+            let (partitions, settings) = topic(name);
+            NewTopic { name, partitions, replication: config.replication, settings }
+        })
+        .collect();
+    Ok(admin.create(&new).await?)
+}
+
+/// The topics as the state will hold them.
+pub async fn found(admin: &Admin, data: &[String]) -> Result<Vec<(String, state::Topic)>, Error> {
+    let names: Vec<&str> = data.iter().map(String::as_str).collect();
+    let there = admin.topics(&names).await?;
+    data.iter()
+        .map(|name| {
+            let topic = there.get(name).ok_or_else(|| kafka::Error::NoTopic(name.clone()))?;
+            let seq = vec![schemas::Seq(0); topic.partitions.unsigned_abs() as usize];
+            Ok((name.clone(), state::Topic { id: topic.id.clone(), partitions: topic.partitions, seq }))
+        })
+        .collect()
+}
+
+/// Compares topics with the state. Returns how large a record each takes, in bytes.
+pub async fn check(admin: &Admin, state: &State) -> Result<BTreeMap<String, usize>, Error> {
+    let names: Vec<&str> = state.topics().iter().map(|topic| topic.name.as_str()).collect();
+    let there = admin.topics(&names).await?;
+    let mut limits = BTreeMap::new();
+    for recorded in state.topics() {
+        let fault = |fault: String| Err(Error::Topic { topic: recorded.name.clone(), fault });
+        let Some(topic) = there.get(&recorded.name) else {
+            return fault("is gone, with everything that was published to it: load again under a new prefix".into());
+        };
+        if topic.id != recorded.topic.id {
+            return fault("was deleted and made again, so what was published is gone: load again under a new prefix".into());
+        }
+        if topic.partitions < recorded.topic.partitions {
+            return fault(format!("has {} partitions, but {} were used", topic.partitions, recorded.topic.partitions));
+        }
+        let mut faults = Vec::new();
+        judge(topic, "delete", &mut faults);
+        if let Some(first) = faults.pop() {
+            return Err(Error::Unready(vec![first]));
+        }
+        limits.insert(recorded.name.clone(), topic.settings.max_message_bytes);
+    }
+    Ok(limits)
+}
+
+fn judge(topic: &Topic, policy: &str, faults: &mut Vec<String>) {
+    if topic.settings.cleanup_policy != policy {
+        faults.push(format!(
+            "the topic {} has cleanup.policy={}: set it to {policy}, else records are lost",
+            topic.name, topic.settings.cleanup_policy
+        ));
+    }
+    if topic.settings.unclean_leader_election {
+        faults.push(format!(
+            "the topic {} has unclean.leader.election.enable=true, which loses acknowledged records: set it to false",
+            topic.name
+        ));
+    }
+}
