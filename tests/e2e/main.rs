@@ -1,3 +1,11 @@
 //! End to end: the real binary between real servers. `./dev test` starts what these tests share.
 
+mod bad_input;
+mod brokers;
+mod commands;
+mod crash;
+mod follow;
+mod neighbours;
 mod servers;
+mod shutdown;
+mod zombie;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio_postgres::Client;
 
 use crate::configuration::Configuration;
-use crate::oracle::{dead_letters, redis, tables, topic};
+use crate::oracle::{audit, dead_letters, redis, tables, topic};
 use crate::process::{self, Output, Part, Tributary, tail};
 use crate::servers::{Kafka, Postgres, PostgresAddress, Redis, RedisAddress, Role};
 use crate::table::Table;
@@ -192,15 +192,28 @@ impl World {
         }
     }
 
-    /// The Redis streams announce each change of the topics once, in the order of its key.
-    pub async fn check_streams(&self) {
-        let mut connection = self.redis().await;
+    /// Every change since the audit's slot was made stands in the topics once.
+    pub async fn check_audit(&self, slot: &str) {
+        let source = self.source(Role::Superuser).await;
+        let changes = audit::changes(&source, slot, &self.slot()).await.expect("the audit's slot can be read");
         for table in &self.tables {
-            let records = self.topic(table).await;
-            let stream = redis::stream_name(&self.prefix, table);
-            let outcome = redis::compare(&mut connection, &stream, &records).await;
-            outcome.unwrap_or_else(|fault| panic!("stream {stream}: {fault}"));
+            let outcome = audit::compare(&changes, table, &self.topic(table).await);
+            outcome.unwrap_or_else(|fault| panic!("topic {}: {fault}", self.topic_name(table)));
         }
+    }
+
+    /// Waits until the Redis streams announce each change of the topics once, in the order of its key. Of use when nobody writes any more.
+    pub async fn until_streams_agree(&self, within: Duration) {
+        self.until("the streams agree with the topics", within, async || {
+            let mut connection = self.redis.connect(self.redis_database).await.map_err(|cause| format!("{cause:?}"))?;
+            for table in &self.tables {
+                let stream = redis::stream_name(&self.prefix, table);
+                let outcome = redis::compare(&mut connection, &stream, &self.topic(table).await).await;
+                outcome.map_err(|fault| format!("stream {stream}: {fault}"))?;
+            }
+            Ok(())
+        })
+        .await;
     }
 
     /// Nothing was set aside, neither in the target nor in the dead-letter topics.

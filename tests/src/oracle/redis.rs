@@ -13,7 +13,7 @@ const ENTRIES_MAX: usize = 10_000;
 
 /// The stream of a table under the default template.
 pub fn stream_name(prefix: &str, table: &Table) -> String {
-    schemas::topic::of_table(prefix, &table.name)
+    format!("{prefix}:{}.{}:stream", table.name.schema, table.name.table)
 }
 
 /// By key: the positions of its changes, in order.

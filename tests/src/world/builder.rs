@@ -202,13 +202,16 @@ impl Builder {
             .set("source.topics.min_insync_replicas", if replication == 3 { 2 } else { 1 })
             .set("target.url", world.target.url(Role::Target, &world.target_database()))
             .set("groups.rdb.to", "postgres")
+            .set("groups.rdb.dead_letter_topic_create", true)
             .environment("TRIBUTARY_SOURCE__PASSWORD", Role::Source.password())
             .environment("TRIBUTARY_TARGET__PASSWORD", Role::Target.password());
         if self.redis_group {
             configuration
                 .set("redis.url", world.redis.url(world.redis_database))
                 .set("groups.redis.to", "redis")
-                .set("groups.redis.mode", "both");
+                .set("groups.redis.mode", "both")
+                .set("groups.redis.stream_length_max", 10_000_000)
+                .set("groups.redis.dead_letter_topic_create", true);
         }
         configuration
     }

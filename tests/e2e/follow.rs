@@ -1,0 +1,75 @@
+//! The main path: what was there is copied, what changes follows, in every shape of table.
+
+use std::time::Duration;
+
+use harness::World;
+use harness::oracle::audit;
+use harness::process::Part;
+use harness::servers::Role;
+use harness::workload::{self, Pace, Workload};
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Copy and follow at the same time, in one process, while four writers write into the tables that are being copied.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_copied_and_followed_while_they_are_written_to() {
+    let shapes = workload::all();
+    let mut world = World::builder().tables(workload::tables()).redis_group().start().await;
+    // Small chunks: many markers, and many rows touched between a chunk's reading and its marker.
+    world.configuration.set("source.chunk_rows_max", 20);
+    let source = world.source(Role::Superuser).await;
+    workload::fill(&source, world.seed, &shapes, 500).await.expect("the tables take rows");
+    let pace = Pace { writers: 4, transactions_per_second: 50 };
+    let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    writers.last(Duration::from_secs(5)).await.expect("the writers write");
+    world.until_equal().await;
+    world.check_topics().await;
+    world.until_streams_agree(READY_WITHIN).await;
+    world.check_nothing_parked(&["rdb", "redis"]).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// Not only the end is right: every single change that PostgreSQL decodes stands in the topics once.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_change_stands_in_the_topics_once() {
+    let shapes = workload::all();
+    let mut world = World::builder().tables(workload::tables()).start().await;
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    let (source, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
+    audit::start(&source, &slot).await.expect("a slot for the audit");
+    let pace = Pace { writers: 3, transactions_per_second: 50 };
+    let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
+    writers.last(Duration::from_secs(4)).await.expect("the writers write");
+    world.until_equal().await;
+    world.check_audit(&slot).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// COPY puts many rows at one WAL address, and a transaction larger than every buffer must pass through them.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_large_transaction_passes_through_small_buffers() {
+    let mut world = World::builder().table(workload::accounts().table().clone()).start().await;
+    world.configuration.set("source.buffer_bytes_max", 65_536).set("source.transaction_bytes_max", 65_536);
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    let (source, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
+    audit::start(&source, &slot).await.expect("a slot for the audit");
+    world
+        .in_source(
+            "BEGIN; INSERT INTO accounts SELECT i, 'owner ' || i, i / 7.0, i % 2 = 0, '2024-02-29' FROM generate_series(1, 20000) i;
+             CREATE TABLE again AS SELECT * FROM accounts WHERE id <= 5000; DELETE FROM accounts WHERE id <= 5000;
+             COPY accounts FROM PROGRAM 'seq 100001 103000 | sed s/$/,copied,1.5,t,2000-01-01/' WITH (FORMAT csv);
+             UPDATE accounts SET balance = -balance WHERE id > 15000; COMMIT",
+        )
+        .await;
+    world.until_equal().await;
+    world.check_topics().await;
+    world.check_audit(&slot).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}

@@ -1,0 +1,113 @@
+//! SIGTERM in every phase: it ends within its grace, with exit code 0, and nothing is lost.
+
+use std::time::Duration;
+
+use harness::World;
+use harness::port;
+use harness::process::Part;
+use harness::servers::Role;
+use harness::workload::{self, Pace, Workload};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tokio::time::sleep;
+
+const READY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Again and again, at moments drawn from the seed: while it connects, makes its slot, loads, streams, applies.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_at_any_moment_ends_it_and_loses_nothing() {
+    let shapes = workload::all();
+    let mut world = World::builder().tables(workload::tables()).redis_group().start().await;
+    world.configuration.set("source.chunk_rows_max", 50);
+    let source = world.source(Role::Superuser).await;
+    workload::fill(&source, world.seed, &shapes, 500).await.expect("the tables take rows");
+    let pace = Pace { writers: 2, transactions_per_second: 20 };
+    let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
+    let mut random = ChaCha8Rng::seed_from_u64(world.seed);
+    let mut run = world.start(Part::Run);
+    for _ in 0..12 {
+        // It listens to signals from its first log line on.
+        run.logs("INFO", READY_WITHIN).await.expect("it begins");
+        sleep(Duration::from_millis(random.random_range(100..1500))).await;
+        run.stop().await.expect("SIGTERM ends it with exit code 0");
+        run.restart().expect("it starts again");
+    }
+    writers.stop().await.expect("the writers write");
+    world.until_equal().await;
+    world.check_topics().await;
+    world.until_streams_agree(Duration::from_secs(30)).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_a_source_that_waits_for_its_server() {
+    let mut world = World::builder().table(workload::accounts().table().clone()).start().await;
+    world.expect_log("WARN");
+    let address = format!("postgresql://someone@127.0.0.1:{}/shop?sslmode=disable", port::free());
+    world.configuration.set("source.url", address).set("source.start_timeout_seconds", 600);
+    let mut source = world.start(Part::Source);
+    source.logs("WARN", READY_WITHIN).await.expect("it says that nobody answers");
+    source.stop().await.expect("SIGTERM ends it with exit code 0");
+    world.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_a_source_that_waits_for_its_slot() {
+    let mut world = World::builder().table(workload::accounts().table().clone()).start().await;
+    world.expect_log("in use");
+    let mut first = world.start(Part::Source);
+    first.ready(READY_WITHIN).await.expect("the first streams");
+    let mut second = world.start(Part::Source);
+    second.logs("in use", READY_WITHIN).await.expect("the second waits");
+    second.stop().await.expect("SIGTERM ends it with exit code 0");
+    first.stop().await.expect("the first ends");
+    world.finish().await;
+}
+
+/// Frozen, not dead: connections stand and nobody answers, which is the harder case.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_both_while_kafka_does_not_answer() {
+    let mut world = World::builder().table(workload::accounts().table().clone()).own_kafka(1).start().await;
+    world.expect_log("WARN");
+    let (mut source, mut sink) = (world.start(Part::Source), world.start(Part::Sink));
+    source.ready(READY_WITHIN).await.expect("the source streams");
+    world.in_source("INSERT INTO accounts VALUES (1, 'one')").await;
+    world.until_equal().await;
+    let mut kafka = world.own_kafka.take().expect("the test has its own");
+    kafka.broker(0).freeze();
+    world.in_source("INSERT INTO accounts VALUES (2, 'two')").await;
+    let (source_ended, sink_ended) = tokio::join!(source.stop(), sink.stop());
+    source_ended.expect("SIGTERM ends the source with exit code 0");
+    sink_ended.expect("SIGTERM ends the sink with exit code 0");
+    kafka.broker(0).thaw();
+
+    source.restart().expect("the source starts again");
+    sink.restart().expect("the sink starts again");
+    world.until_equal().await;
+    world.check_topics().await;
+    source.stop().await.expect("the source ends");
+    sink.stop().await.expect("the sink ends");
+    world.finish().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_ends_a_sink_while_the_target_does_not_answer() {
+    let mut world = World::builder().table(workload::accounts().table().clone()).own_target().start().await;
+    world.expect_log("WARN");
+    let (mut source, mut sink) = (world.start(Part::Source), world.start(Part::Sink));
+    source.ready(READY_WITHIN).await.expect("the source streams");
+    world.in_source("INSERT INTO accounts VALUES (1, 'one')").await;
+    world.until_equal().await;
+    let mut target = world.own_target.take().expect("the test has its own");
+    target.freeze();
+    world.in_source("INSERT INTO accounts VALUES (2, 'two')").await;
+    sink.stop().await.expect("SIGTERM ends the sink with exit code 0");
+    target.thaw();
+
+    sink.restart().expect("the sink starts again");
+    world.until_equal().await;
+    source.stop().await.expect("the source ends");
+    sink.stop().await.expect("the sink ends");
+    world.finish().await;
+}
