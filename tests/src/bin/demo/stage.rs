@@ -1,0 +1,135 @@
+//! The servers of the demo, what lies in them, and waiting for things to arrive.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use harness::Error;
+use harness::servers::{Durability, Kafka, Redis, Role};
+use harness::until::until;
+use schemas::topic::{group_id, of_table};
+
+use crate::crew::{Crew, GROUPS, PREFIX};
+use crate::databases::{Databases, MONOLITH, Table};
+use crate::lag;
+use crate::narrator::Narrator;
+
+/// How long one step may take before the demo has failed.
+const STEP: Duration = Duration::from_secs(90);
+
+/// Rows that are written together to see when they arrive: enough to stand in every partition of their topic.
+const BEACONS: i64 = 32;
+
+/// How many rows stand in all tables, as the statistics say: asked often, and to count them takes too long for that.
+const ROWS: &str =
+    "SELECT coalesce(sum(n_live_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname IN ('public', 'shop')";
+
+pub(crate) struct Stage<'a> {
+    narrator: &'a Narrator,
+    pub(crate) databases: Databases,
+    pub(crate) kafka: Kafka,
+    pub(crate) redis: Redis,
+    pub(crate) tables: Vec<Table>,
+    beacons: u32,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) async fn start(narrator: &'a Narrator) -> Result<Stage<'a>, Error> {
+        let (databases, kafka, redis) =
+            tokio::try_join!(Databases::start(), Kafka::start(1), Redis::start(Durability::Relaxed))?;
+        Ok(Stage { narrator, databases, kafka, redis, tables: Vec::new(), beacons: 0 })
+    }
+
+    /// Fills the monolith, and gives the new database its schema and nothing else.
+    pub(crate) async fn set(&mut self, logs: &Path) -> Result<(), Error> {
+        self.databases.load(logs).await?;
+        self.tables = self.databases.tables().await?;
+        let client = self.databases.read_source().await?;
+        let mut rows = 0;
+        for table in &self.tables {
+            rows += table.rows(&client).await?;
+        }
+        self.narrator.say(format!("It has {} tables with {rows} rows.", self.tables.len()));
+        self.narrator.say("The new database gets its schema by pg_dump --schema-only; tributary is to bring the rows.");
+        self.databases.copy_schema(logs).await
+    }
+
+    /// Waits until about this share of the monolith's rows is in the new database.
+    pub(crate) async fn copied(&self, crew: &mut Crew, share: f64) -> Result<(), Error> {
+        let (source, target) = (self.databases.read_source().await?, self.databases.read_target().await?);
+        self.wait(crew, "the rows are copied", async || {
+            let (here, there) = tokio::try_join!(source.query_one(ROWS, &[]), target.query_one(ROWS, &[]))
+                .map_err(Error::during("ask how many rows there are"))?;
+            let (here, there): (i64, i64) = (here.get(0), there.get(0));
+            self.narrator.show("rows copied", there, here);
+            Ok((there as f64 >= here as f64 * share).then_some(()).ok_or_else(|| format!("{there} of {here}")))
+        })
+        .await
+    }
+
+    /// Writes rows to the monolith and waits until they are in the new database: so is then all that was written before them.
+    pub(crate) async fn caught_up(&mut self, crew: &mut Crew, sentence: &str) -> Result<(), Error> {
+        let started = Instant::now();
+        self.beacons += 1;
+        let pattern = format!("beacon-{}-", self.beacons);
+        let write =
+            "INSERT INTO shop.coupons (code, percent, valid) SELECT $1 || n, 1, 'empty' FROM generate_series(1, $2) n";
+        let source = self.databases.source.address().connect(Role::Application, MONOLITH).await?;
+        source.execute(write, &[&pattern, &BEACONS]).await.map_err(Error::during("write a beacon"))?;
+        self.wait(crew, "the beacon arrives", async || {
+            let target = self.databases.read_target().await?;
+            let read = "SELECT count(*) FROM shop.coupons WHERE starts_with(code, $1)";
+            let row = target.query_one(read, &[&pattern]).await.map_err(Error::during("look for the beacon"))?;
+            let there: i64 = row.get(0);
+            self.narrator.show("rows of a beacon arrived", there, BEACONS);
+            Ok((there == BEACONS).then_some(()).ok_or_else(|| format!("{there} of {BEACONS} rows")))
+        })
+        .await?;
+        self.narrator.say(format!("{sentence} ({:.1} s).", started.elapsed().as_secs_f64()));
+        Ok(())
+    }
+
+    /// Waits until nothing is under way any more: the slot stands at the end, and both groups have read every topic to its end.
+    pub(crate) async fn drained(&self, crew: &mut Crew) -> Result<(), Error> {
+        let source = self.databases.read_source().await?;
+        let here = source.query_one("SELECT pg_current_wal_lsn()::text", &[]).await;
+        let end: String = here.map_err(Error::during("ask where the monolith's log ends"))?.get(0);
+        self.wait(crew, "the source has published all", async || {
+            let read = "SELECT (pg_wal_lsn_diff($1::text::pg_lsn, min(confirmed_flush_lsn)))::bigint FROM pg_replication_slots";
+            let row = source.query_one(read, &[&end]).await.map_err(Error::during("look at the slot"))?;
+            let left: Option<i64> = row.get(0);
+            let left = left.ok_or_else(|| Error::new("the slot is gone"))?;
+            Ok((left <= 0).then_some(()).ok_or_else(|| format!("{left} bytes are left")))
+        })
+        .await?;
+        let topics: Vec<String> = self.tables.iter().map(|table| of_table(PREFIX, &table.name)).collect();
+        for group in GROUPS {
+            self.wait(crew, &format!("the group {group} has passed everything"), async || {
+                let left = lag::of(self.kafka.addresses(), group_id(PREFIX, group), topics.clone()).await?;
+                Ok((left == 0).then_some(()).ok_or_else(|| format!("{left} records are left")))
+            })
+            .await?;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn stop(mut self) -> Result<(), Error> {
+        let Databases { source, target } = &mut self.databases;
+        tokio::try_join!(source.stop(), target.stop(), self.kafka.stop(), self.redis.stop())?;
+        Ok(())
+    }
+
+    /// Asks until `check` says that it is so, for as long as tributary runs. A server that is away is asked again.
+    async fn wait<F>(&self, crew: &mut Crew, what: &str, mut check: F) -> Result<(), Error>
+    where
+        F: AsyncFnMut() -> Result<Result<(), String>, Error>,
+    {
+        let outcome = until(what, STEP, async || {
+            if let Err(fault) = crew.all_run() {
+                return Ok(Err(fault));
+            }
+            check().await.map_err(|fault| format!("{fault:?}"))?.map(Ok)
+        })
+        .await;
+        outcome.map_err(|fault| Error::new(format!("{fault:?}{}", crew.tails())))?
+    }
+}
