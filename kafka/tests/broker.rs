@@ -90,7 +90,8 @@ async fn keys_values_and_headers_come_back_as_they_were_given() {
     let topic = topic(&config, "forms", 1, &[]).await;
     let mut publisher = publisher(&config, &topic);
     let headers: &[(&str, &[u8])] = &[("position", b"0A"), ("seq", b"1"), ("schema", b"\x00\xff")];
-    let forms: [(Option<&[u8]>, Option<&[u8]>); 4] =
+    type Form<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
+    let forms: [Form<'_>; 4] =
         [(Some(b"key"), Some(b"value")), (Some(b"key"), None), (None, Some(b"control")), (Some(b""), Some(b""))];
     publisher.begin().expect("initialised");
     for (key, value) in forms {
@@ -110,7 +111,8 @@ async fn keys_values_and_headers_come_back_as_they_were_given() {
         Ok::<_, Error>(())
     };
     read_all(&config, &topic, Isolation::ReadCommitted, NEVER, each).expect("the topic can be read");
-    let expected: Vec<_> = forms.iter().map(|(key, value)| (key.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec))).collect();
+    let expected: Vec<_> =
+        forms.iter().map(|(key, value)| (key.map(<[u8]>::to_vec), value.map(<[u8]>::to_vec))).collect();
     assert_eq!(read, expected);
 }
 
@@ -205,7 +207,9 @@ async fn a_record_too_large_fails_its_transaction_before_it_is_sent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_broker_finds_too_large_is_fatal_and_names_the_topic() {
     let config = config();
-    let topic = topic(&config, "told-nothing", 1, &[("max.message.bytes", "10000"), ("compression.type", "uncompressed")]).await;
+    let topic =
+        topic(&config, "told-nothing", 1, &[("max.message.bytes", "10000"), ("compression.type", "uncompressed")])
+            .await;
     let mut publisher = publisher(&config, &topic);
     let refused = publisher.limit(&topic, 10_000).expect_err("a batch of ours would not fit");
     assert!(matches!(refused, Error::BatchLimit { .. }), "{refused:?}");
@@ -289,7 +293,10 @@ async fn brokers_offsets_and_groups_are_told() {
     publisher.send(&text(&topic, 1, "a"), NEVER).expect("there is room");
     publisher.commit(NEVER).expect("the broker is there");
     // The record and the transaction's marker.
-    assert_eq!(admin.offsets(&topic, 2).await.expect("answered"), [Offsets { start: 0, end: 0 }, Offsets { start: 0, end: 2 }]);
+    assert_eq!(
+        admin.offsets(&topic, 2).await.expect("answered"),
+        [Offsets { start: 0, end: 0 }, Offsets { start: 0, end: 2 }]
+    );
 
     let group = fresh("group");
     assert_eq!(admin.group(&group).await.expect("answered"), None);
@@ -334,7 +341,8 @@ async fn a_plain_producer_tells_what_became_of_each_record() {
     let done = plain.flush(NEVER).expect("the broker is there");
     assert!(matches!(&done[..], [only] if only.tag == 7 && matches!(only.result, Ok(0))), "{done:?}");
 
-    let incompressible: String = (0_u64..40_000).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let incompressible: String =
+        (0_u64..40_000).map(|n| format!("{:x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     plain.send(8, &text(&topic, 0, &incompressible), NEVER).expect("nobody told the limit");
     let done = plain.flush(NEVER).expect("the broker is there");
     assert!(matches!(&done[..], [only] if only.tag == 8 && only.result.is_err()), "{done:?}");
