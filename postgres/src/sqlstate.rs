@@ -48,3 +48,47 @@ fn class(code: &str) -> Severity {
         _ => Transient,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(expected: Severity, codes: &[&str]) {
+        for code in codes {
+            assert_eq!(severity(code), expected, "SQLSTATE {code}");
+        }
+    }
+
+    #[test]
+    fn what_may_pass_is_retried() {
+        let connection = ["08000", "08006", "57P01", "57P02", "57P03", "57P05", "53300", "58030"];
+        let concurrency = ["40001", "40P01", "55P03", "55006", "57014", "25P03", "25P04"];
+        check(Severity::Transient, &connection);
+        check(Severity::Transient, &concurrency);
+        // Disk full, out of memory, a standby during a failover, a plan that DDL or a pooler took away.
+        check(Severity::Transient, &["53100", "53200", "25006", "0A000", "26000"]);
+    }
+
+    #[test]
+    fn what_this_event_can_never_pass_is_parked() {
+        check(Severity::Permanent, &["22001", "22003", "22P02", "22026", "23502", "23514", "44000", "54000", "P0001"]);
+    }
+
+    #[test]
+    fn what_another_event_may_resolve_is_undecided() {
+        check(Severity::Undecided, &["23505", "23503", "23P01", "23001"]);
+    }
+
+    #[test]
+    fn what_a_person_must_put_right_stops() {
+        let ours = ["21000", "42601", "42P01", "42703", "428C9", "25P02", "55000"];
+        let theirs = ["28P01", "28000", "3D000", "42501", "57P04", "XX001", "XX002"];
+        check(Severity::Fatal, &ours);
+        check(Severity::Fatal, &theirs);
+    }
+
+    #[test]
+    fn what_nobody_knows_is_retried_loudly() {
+        check(Severity::Transient, &["XX000", "ZZ999", "", "é"]);
+    }
+}

@@ -34,16 +34,22 @@ pub(crate) struct Protected {
 /// Shakes hands over `tcp`, on which the server has agreed to TLS.
 pub(crate) async fn handshake(config: &Config, tcp: TcpStream) -> Result<Protected, Error> {
     let connector = TlsConnector::from(Arc::new(client(&config.tls)?));
-    let untrusted = |cause: io::Error| {
-        let remedy = verifier::remedy(&cause);
-        Error::Untrusted { server: config.display(), remedy, cause }
-    };
-    let name = ServerName::try_from(config.host.clone())
-        .map_err(|error| untrusted(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-    let stream = connector.connect(name, tcp).await.map_err(untrusted)?;
+    let name = ServerName::try_from(config.host.clone()).map_err(|error| {
+        let cause = io::Error::new(io::ErrorKind::InvalidInput, error);
+        Error::Untrusted { server: config.display(), remedy: "its name can stand in no certificate", cause }
+    })?;
+    let stream = connector.connect(name, tcp).await.map_err(|cause| failed(config, cause))?;
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let binding = certificate.and_then(|certificate| binding::end_point(certificate));
     Ok(Protected { stream, binding })
+}
+
+/// TLS itself ended the handshake and will again, or the connection broke under it.
+fn failed(config: &Config, cause: io::Error) -> Error {
+    match cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        Some(tls) => Error::Untrusted { server: config.display(), remedy: verifier::remedy(tls), cause },
+        None => Error::Lost { operation: format!("shake hands with {config}"), cause },
+    }
 }
 
 fn client(tls: &Tls) -> Result<ClientConfig, Error> {

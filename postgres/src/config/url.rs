@@ -43,7 +43,10 @@ pub enum UrlError {
 }
 
 pub(super) fn parse(text: &str) -> Result<Config, Vec<UrlError>> {
-    let url = Url::parse(text).map_err(|error| vec![UrlError::Malformed(error)])?;
+    let url = Url::parse(text).map_err(|error| match error {
+        url::ParseError::EmptyHost => vec![UrlError::NoHost],
+        other => vec![UrlError::Malformed(other)],
+    })?;
     if !matches!(url.scheme(), "postgresql" | "postgres") {
         return Err(vec![UrlError::Scheme]);
     }

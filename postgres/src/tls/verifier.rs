@@ -1,6 +1,5 @@
 //! Decides whether a certificate proves the server. Pure: what it needs was read before.
 
-use std::io;
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -103,13 +102,13 @@ impl ServerCertVerifier for Verifier {
 }
 
 /// What to change, by what was wrong in a handshake.
-pub(super) fn remedy(cause: &io::Error) -> &'static str {
+pub(super) fn remedy(cause: &rustls::Error) -> &'static str {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
         UnknownIssuer,
     };
-    match cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(rustls::Error::InvalidCertificate(wrong)) => match wrong {
+    match cause {
+        rustls::Error::InvalidCertificate(wrong) => match wrong {
             UnknownIssuer => {
                 "its certificate comes from an authority that is not trusted here: name the authority's PEM file \
                  with `sslrootcert` in the url"
@@ -122,9 +121,12 @@ pub(super) fn remedy(cause: &io::Error) -> &'static str {
             NotValidYet | NotValidYetContext { .. } => {
                 "its certificate is not valid yet: compare the clocks of both machines"
             }
-            _ => "its certificate cannot be accepted: issue it anew (X.509 version 3, with subjectAltName)",
+            _ => {
+                "its certificate cannot be accepted: if it is self-signed, name this very certificate with `sslrootcert` \
+                 in the url, else issue it anew (X.509 version 3, with subjectAltName)"
+            }
         },
-        Some(rustls::Error::AlertReceived(_)) => {
+        rustls::Error::AlertReceived(_) => {
             "it refused our handshake: if it asks for a client certificate, give `sslcert` and `sslkey` in the url"
         }
         _ => "the TLS handshake failed: check that host and port are PostgreSQL's own",

@@ -117,7 +117,7 @@ impl<'d> Reader<'d> {
         T: FromStr<Err: Display>,
     {
         let texts: Vec<String> = self.optional(key).unwrap_or_default();
-        let parse = |text: &String| text.parse().map_err(|error: T::Err| self.fault(key, error)).ok();
+        let parse = |text: &String| text.parse().map_err(|e: T::Err| self.fault(key, format!("{text:?}: {e}"))).ok();
         texts.iter().filter_map(parse).collect()
     }
 
