@@ -25,6 +25,37 @@ impl Moments {
     }
 }
 
+/// Invariant 2 by itself, with nothing else failing: the source dies in its load and in the stream, between any two steps.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_killed_again_and_again_publishes_each_change_once() {
+    let shapes = workload::all();
+    let mut world = World::builder().tables(workload::tables()).start().await;
+    world.expect_log("WARN");
+    world.configuration.set("source.chunk_rows_max", 50);
+    let database = world.source(Role::Superuser).await;
+    workload::fill(&database, world.seed, &shapes, 500).await.expect("the tables take rows");
+    let mut source = world.start(Part::Source);
+    source.ready(Duration::from_secs(30)).await.expect("the source streams");
+    source.kill9().await.expect("it is killed");
+    let slot = format!("{}_audit", world.prefix());
+    audit::start(&database, &slot).await.expect("a slot for the audit");
+    let pace = Pace { writers: 3, transactions_per_second: 50 };
+    let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
+    let mut random = ChaCha8Rng::seed_from_u64(world.seed);
+    for _ in 0..12 {
+        source.restart().expect("it starts again");
+        source.ready(Duration::from_secs(30)).await.expect("the source streams again");
+        sleep_until(Instant::now() + Duration::from_millis(random.random_range(0..400))).await;
+        source.kill9().await.expect("it is killed");
+    }
+    source.restart().expect("it starts again");
+    writers.stop().await.expect("the writers write");
+    world.until_published().await;
+    world.check_audit(&slot).await;
+    source.stop().await.expect("the source ends");
+    world.finish().await;
+}
+
 /// Eight tables, four partitions, four writers for a minute; the source dies ten times, a sink ten times, the broker and
 /// the target twice each, Redis once.
 #[tokio::test(flavor = "multi_thread")]

@@ -37,16 +37,16 @@ async fn tables_are_copied_and_followed_while_they_are_written_to() {
 async fn every_change_stands_in_the_topics_once() {
     let shapes = workload::all();
     let mut world = World::builder().tables(workload::tables()).start().await;
-    let mut run = world.start(Part::Run);
-    run.ready(READY_WITHIN).await.expect("it streams");
+    let mut publisher = world.start(Part::Source);
+    publisher.ready(READY_WITHIN).await.expect("it streams");
     let (source, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
     audit::start(&source, &slot).await.expect("a slot for the audit");
     let pace = Pace { writers: 3, transactions_per_second: 50 };
     let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
     writers.last(Duration::from_secs(4)).await.expect("the writers write");
-    world.until_equal().await;
+    world.until_published().await;
     world.check_audit(&slot).await;
-    run.stop().await.expect("it ends");
+    publisher.stop().await.expect("it ends");
     world.finish().await;
 }
 

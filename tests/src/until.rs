@@ -11,14 +11,15 @@ where
 {
     let deadline = Instant::now() + within;
     let mut pause = Duration::from_millis(5);
+    let mut state = "nothing".to_owned();
     loop {
         // A check that hangs (a server stopped by a signal) must not outlast the deadline either.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
-        let state = match tokio::time::timeout(left, check()).await {
+        match tokio::time::timeout(left, check()).await {
             Ok(Ok(value)) => return Ok(value),
-            Ok(Err(state)) => state,
-            Err(_) => "the check itself did not come back".to_owned(),
-        };
+            Ok(Err(seen)) => state = seen,
+            Err(_) => state.push_str(" (and the last check was not done in time)"),
+        }
         if Instant::now() >= deadline {
             return Err(Error::new(format!("not within {within:?}: {what}; last seen: {state}")));
         }

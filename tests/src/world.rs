@@ -183,13 +183,24 @@ impl World {
 
     /// Order, density and absence of duplicates in every topic, and that folding it by key gives the table.
     pub async fn check_topics(&self) {
+        self.topics_agree().await.unwrap_or_else(|fault| panic!("{fault}"));
+    }
+
+    /// Waits until every topic agrees with its table. Of use when nobody writes any more.
+    pub async fn until_published(&self) {
+        self.until("the topics agree with the tables", EQUAL_WITHIN, async || self.topics_agree().await).await;
+    }
+
+    async fn topics_agree(&self) -> Result<(), String> {
         let source = self.source(Role::Superuser).await;
         for table in &self.tables {
-            let records = self.topic(table).await;
-            let outcome = records.check().and_then(|()| records.fold());
-            let rows = outcome.unwrap_or_else(|fault| panic!("topic {}: {fault}", self.topic_name(table)));
-            tables::compare_rows(&source, table, &rows).await.unwrap_or_else(|fault| panic!("{fault}"));
+            let name = self.topic_name(table);
+            let records = topic::read(&self.kafka, &name).await.map_err(|cause| format!("{cause:?}"))?;
+            let rows =
+                records.check().and_then(|()| records.fold()).map_err(|fault| format!("topic {name}: {fault}"))?;
+            tables::compare_rows(&source, table, &rows).await?;
         }
+        Ok(())
     }
 
     /// Every change since the audit's slot was made stands in the topics once.
