@@ -58,7 +58,8 @@ async fn in_order_and_announced(narrator: &Narrator, stage: &Stage<'_>) -> Resul
             changes += i64::from(!record.event().map_err(Error::new)?.is_loaded());
         }
         let outcome = match records.check() {
-            Ok(()) => redis::compare(&mut connection, &name, &records).await,
+            // The sink's default name of a stream.
+            Ok(()) => redis::compare(&mut connection, &format!("{PREFIX}:{}:stream", table.name), &records).await,
             fault => fault,
         };
         sound &= outcome.is_ok();
