@@ -52,22 +52,36 @@ const DETAILS: &str = "
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
 
 /// A table as the publication would carry it, and the publication's row filter.
-pub async fn describe(client: &impl GenericClient, version: u32, oid: u32, publication: &str) -> Result<pgoutput::Relation, Error> {
+pub async fn describe(
+    client: &impl GenericClient,
+    version: u32,
+    oid: u32,
+    publication: &str,
+) -> Result<pgoutput::Relation, Error> {
     let query = format!("{DESCRIBE}{}", if version >= 150_000 { PUBLISHED_15 } else { PUBLISHED_14 });
-    let rows = client.query(&query, &[&oid, &publication]).await.map_err(|cause| Error::statement("describe a table", cause))?;
+    let rows = client
+        .query(&query, &[&oid, &publication])
+        .await
+        .map_err(|cause| Error::statement("describe a table", cause))?;
     let mut relation =
         pgoutput::Relation { oid, schema: String::new(), table: String::new(), identity: 'n', columns: Vec::new() };
     for row in rows {
         (relation.schema, relation.table) = (row.get(0), row.get(1));
         relation.identity = row.get::<_, String>(2).chars().next().unwrap_or('n');
-        let column = pgoutput::Column { name: row.get(3), type_oid: row.get(4), modifier: row.get(5), identity: row.get(6) };
+        let column =
+            pgoutput::Column { name: row.get(3), type_oid: row.get(4), modifier: row.get(5), identity: row.get(6) };
         relation.columns.push(column);
     }
     Ok(relation)
 }
 
 /// The condition by which the publication chooses rows of a table, as SQL; from 15 on.
-pub async fn row_filter(client: &impl GenericClient, version: u32, publication: &str, table: &TableName) -> Result<Option<String>, Error> {
+pub async fn row_filter(
+    client: &impl GenericClient,
+    version: u32,
+    publication: &str,
+    table: &TableName,
+) -> Result<Option<String>, Error> {
     if version < 150_000 {
         return Ok(None);
     }
@@ -78,10 +92,12 @@ pub async fn row_filter(client: &impl GenericClient, version: u32, publication: 
 
 /// What the stream's description of a relation leaves out.
 pub async fn details(client: &impl GenericClient, relation: &pgoutput::Relation) -> Result<Details, Error> {
-    let asked = |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
+    let asked =
+        |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
     let mut details = Details::default();
     for row in client.query(DETAILS, &[&relation.oid]).await.map_err(asked)? {
-        let (name, base, is_enum, deterministic): (String, u32, bool, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (name, base, is_enum, deterministic): (String, u32, bool, bool) =
+            (row.get(0), row.get(1), row.get(2), row.get(3));
         let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
         if let (Some(canonical), true) = (canonical, deterministic) {
             details.canonical.insert(name.clone(), canonical);
@@ -155,15 +171,26 @@ impl Catalog for Blocking {
 
 /// Columns of the row with a key, read in one statement with the snapshot that it was read by, and again until that
 /// snapshot sees the transaction.
-async fn reselect(client: &Client, row: &Reselect<'_>, stop: &CancellationToken) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
+async fn reselect(
+    client: &Client,
+    row: &Reselect<'_>,
+    stop: &CancellationToken,
+) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
     let relation = row.relation;
     let asked = |cause| Error::statement(format!("read columns of a moved row of {}", relation.name), cause);
-    let name = client.query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&relation.oid]).await.map_err(asked)?;
+    let name = client
+        .query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&relation.oid])
+        .await
+        .map_err(asked)?;
     let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(None) };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
     let conditions = relation.key.iter().map(|i| match row.row[*i] {
         Cell::Text(text) => {
-            format!("r.{} = {}", quote::identifier(&relation.columns[*i].name), quote::literal(&String::from_utf8_lossy(text)))
+            format!(
+                "r.{} = {}",
+                quote::identifier(&relation.columns[*i].name),
+                quote::literal(&String::from_utf8_lossy(text))
+            )
         }
         _ => "false".to_owned(),
     });
@@ -180,7 +207,8 @@ async fn reselect(client: &Client, row: &Reselect<'_>, stop: &CancellationToken)
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,
         });
-        let found = found.ok_or_else(|| Error::Protocol { operation: "read a moved row".into(), what: "no row".into() })?;
+        let found =
+            found.ok_or_else(|| Error::Protocol { operation: "read a moved row".into(), what: "no row".into() })?;
         if parse_snapshot(found.get(0).unwrap_or_default())?.sees(row.xid) {
             let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
             return Ok(found.get(1).map(|_| values.collect()));

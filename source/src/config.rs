@@ -89,9 +89,13 @@ impl Config {
         }
         let slot = section.or("slot", ours.clone());
         if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')) {
-            section.fault("slot", format!("{slot:?} is no name of a slot: lower-case letters, digits and underscores, at most 63"));
+            section.fault(
+                "slot",
+                format!("{slot:?} is no name of a slot: lower-case letters, digits and underscores, at most 63"),
+            );
         }
-        let megabytes = |section: &mut Reader<'_>, key, default: usize| section.within(key, default * MIB, 1024..=1024 * MIB);
+        let megabytes =
+            |section: &mut Reader<'_>, key, default: usize| section.within(key, default * MIB, 1024..=1024 * MIB);
         Config {
             name: section.or("name", postgres.database.clone()),
             slot,
@@ -124,7 +128,10 @@ impl Topics {
         if i64::from(topics.min_insync_replicas) > i64::from(topics.replication) {
             section.fault(
                 "min_insync_replicas",
-                format!("{} is more than replication = {}: nothing could ever be published", topics.min_insync_replicas, topics.replication),
+                format!(
+                    "{} is more than replication = {}: nothing could ever be published",
+                    topics.min_insync_replicas, topics.replication
+                ),
             );
         }
         section.finish();

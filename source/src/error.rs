@@ -26,7 +26,9 @@ pub enum Error {
     #[error("the source cannot start:{}", list(.0))]
     Unready(Vec<String>),
     /// The state speaks of another server, database or slot.
-    #[error("{topic} was written for {recorded}, but this is {found}: point the configuration at the right one, or use another prefix")]
+    #[error(
+        "{topic} was written for {recorded}, but this is {found}: point the configuration at the right one, or use another prefix"
+    )]
     OtherSource {
         /// The state topic.
         topic: String,
@@ -36,7 +38,9 @@ pub enum Error {
         found: String,
     },
     /// The slot was confirmed beyond what stands in Kafka.
-    #[error("the slot {slot} stands at {confirmed}, but only what lies before {flushed} is known to be in Kafka: somebody else read from it, and changes are lost to us; load again under a new prefix")]
+    #[error(
+        "the slot {slot} stands at {confirmed}, but only what lies before {flushed} is known to be in Kafka: somebody else read from it, and changes are lost to us; load again under a new prefix"
+    )]
     SlotAhead {
         /// The slot.
         slot: String,
@@ -52,7 +56,9 @@ pub enum Error {
         slot: String,
     },
     /// The server has less than what was published.
-    #[error("the server's WAL ends at {end}, before {published} that was published: it was restored from an older state; load again under a new prefix")]
+    #[error(
+        "the server's WAL ends at {end}, before {published} that was published: it was restored from an older state; load again under a new prefix"
+    )]
     Behind {
         /// The server's end of WAL.
         end: Lsn,
@@ -60,7 +66,9 @@ pub enum Error {
         published: Position,
     },
     /// After a failover the new primary lacks something that was published.
-    #[error("timeline {timeline} of the server branched off at {at}, before {published} that was published: the new primary never had these changes; compare the two sides, then load again under a new prefix")]
+    #[error(
+        "timeline {timeline} of the server branched off at {at}, before {published} that was published: the new primary never had these changes; compare the two sides, then load again under a new prefix"
+    )]
     Diverged {
         /// The server's timeline.
         timeline: u32,
@@ -70,7 +78,9 @@ pub enum Error {
         published: Position,
     },
     /// What is sent again is not what was published.
-    #[error("this is another history than the one that was published; the server was restored: load again under a new prefix")]
+    #[error(
+        "this is another history than the one that was published; the server was restored: load again under a new prefix"
+    )]
     OtherHistory(#[source] history::Mismatch),
     /// A topic is not what it was.
     #[error("the topic {topic} {fault}")]
@@ -99,7 +109,9 @@ pub enum Error {
         cause: pgoutput::Malformed,
     },
     /// A row came without the description that must stand before it.
-    #[error("the replication stream has a row of relation {oid} at {at} before its description: report this, with the server's version")]
+    #[error(
+        "the replication stream has a row of relation {oid} at {at} before its description: report this, with the server's version"
+    )]
     RowBeforeRelation {
         /// The relation's OID.
         oid: u32,
@@ -107,7 +119,9 @@ pub enum Error {
         at: Lsn,
     },
     /// A change stands outside of a transaction.
-    #[error("the replication stream has a change at {0} outside of a transaction: report this, with the server's version")]
+    #[error(
+        "the replication stream has a change at {0} outside of a transaction: report this, with the server's version"
+    )]
     OutsideTransaction(Lsn),
     /// A row lacks its key or has another number of columns than its relation.
     #[error("a row of {table} at {at} lacks its key or a column: report this, with the server's version")]
@@ -118,7 +132,9 @@ pub enum Error {
         at: Lsn,
     },
     /// A deleted row is not named.
-    #[error("a delete in {table} at {at} does not name its row: its replica identity was NOTHING at that moment; set it back, and load the table again under a new prefix")]
+    #[error(
+        "a delete in {table} at {at} does not name its row: its replica identity was NOTHING at that moment; set it back, and load the table again under a new prefix"
+    )]
     NoOldKey {
         /// The table.
         table: TableName,
@@ -129,7 +145,9 @@ pub enum Error {
     #[error("the state does not know the topic {0}: report this")]
     UnknownTopic(String),
     /// A table went away before its load was done.
-    #[error("the table {table} was dropped while it was loaded: take it out of source.tables and start under a new prefix")]
+    #[error(
+        "the table {table} was dropped while it was loaded: take it out of source.tables and start under a new prefix"
+    )]
     Dropped {
         /// The table.
         table: TableName,
@@ -163,7 +181,9 @@ impl Error {
             Error::Stopped => Severity::Stop,
             Error::Kafka(error) if error.is_stop() => Severity::Stop,
             Error::Kafka(error) if error.is_transient() => Severity::Transient,
-            Error::Postgres(error) if error.severity() == postgres::sqlstate::Severity::Transient => Severity::Transient,
+            Error::Postgres(error) if error.severity() == postgres::sqlstate::Severity::Transient => {
+                Severity::Transient
+            }
             _ => Severity::Fatal,
         }
     }

@@ -163,7 +163,13 @@ pub enum Outcome {
 
 impl Feed {
     /// A session's feed: it goes on from `state`, and its slot stands at `confirmed`.
-    pub fn new(label: Label, state: State, confirmed: Lsn, touch_bytes_max: usize, catalog: Box<dyn Catalog + Send>) -> Feed {
+    pub fn new(
+        label: Label,
+        state: State,
+        confirmed: Lsn,
+        touch_bytes_max: usize,
+        catalog: Box<dyn Catalog + Send>,
+    ) -> Feed {
         Feed {
             check: history::Check::new(&state.stream.history, state.stream.position, confirmed),
             received: confirmed,
@@ -338,3 +344,5 @@ fn unix_ms(postgres_us: i64) -> i64 {
     postgres_us.div_euclid(1000) + EPOCH_MS
 }
 
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,13 @@ pub use state::State;
 ///
 /// Whatever fails, producer and walsender are dropped together and everything begins again from what is committed. An
 /// outage is waited for without end, but at the start only as long as configured: a typing error should not look like one.
-pub async fn run(config: Config, kafka: kafka::Config, prefix: String, health: Health, stop: CancellationToken) -> Result<(), Error> {
+pub async fn run(
+    config: Config,
+    kafka: kafka::Config,
+    prefix: String,
+    health: Health,
+    stop: CancellationToken,
+) -> Result<(), Error> {
     let begun = Instant::now();
     let mut backoff = Backoff::new();
     let mut outage = Outage::new("publish");

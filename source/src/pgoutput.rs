@@ -288,8 +288,7 @@ mod tests {
         let expected = Message::Truncate { oids: vec![7, 8], cascade: true, restart_identity: true };
         assert_eq!(decode(truncate).expect("truncate"), expected);
         let message = bytes(&[b"M\x01", &lsn(64), b"tributary/s\0", b"\0\0\0\x02hi"]);
-        let expected =
-            Message::Message { transactional: true, lsn: Lsn(64), prefix: "tributary/s", content: b"hi" };
+        let expected = Message::Message { transactional: true, lsn: Lsn(64), prefix: "tributary/s", content: b"hi" };
         assert_eq!(decode(&message).expect("message"), expected);
         let relation = bytes(&[b"R\0\0\0\x07public\0users\0d\0\x01\x01id\0\0\0\0\x14\xff\xff\xff\xff"]);
         let column = Column { identity: true, name: "id".into(), type_oid: 20, modifier: -1 };

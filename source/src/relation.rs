@@ -27,7 +27,9 @@ pub struct Details {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoKey {
     /// Nothing identifies its rows.
-    #[error("it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX")]
+    #[error(
+        "it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX"
+    )]
     Missing,
     /// Under identity FULL the key is the primary key, and a part of it is not published.
     #[error("its primary key column {0:?} is not published: add it to the publication's column list")]

@@ -93,7 +93,13 @@ impl<'p> Transaction<'p> {
     /// Adds the state's records and commits.
     pub fn settle(&mut self, topic: &str, state: Vec<(String, Option<Vec<u8>>)>) -> Result<(), Error> {
         for (key, value) in &state {
-            self.add(&Record { topic, partition: 0, key: Some(key.as_bytes()), value: value.as_deref(), headers: &[] })?;
+            self.add(&Record {
+                topic,
+                partition: 0,
+                key: Some(key.as_bytes()),
+                value: value.as_deref(),
+                headers: &[],
+            })?;
         }
         self.publisher.commit(self.stop)?;
         metrics::counter!("tributary_source_records_total").increment(self.records);
@@ -164,7 +170,8 @@ pub async fn run(
 
     let publisher = fence(kafka, prefix, stop).await?;
     let mut state = state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?;
-    let slot = setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
+    let slot =
+        setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
     start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed)?;
     start::check_tables(config, &state, &survey.tables)?;
     let limits = topics::check(&Admin::connect(kafka)?, &state).await?;
@@ -344,7 +351,9 @@ impl Loop {
                     return Ok(());
                 }
                 Ok(input) => self.take(input, &mut transaction)?,
-                Err(RecvTimeoutError::Timeout) if self.feed.urgency() > Urgency::None => self.settle(&mut transaction)?,
+                Err(RecvTimeoutError::Timeout) if self.feed.urgency() > Urgency::None => {
+                    self.settle(&mut transaction)?
+                }
                 Err(RecvTimeoutError::Timeout) => self.confirm(),
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Stopped),
             }

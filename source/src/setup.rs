@@ -41,8 +41,6 @@ pub struct Survey {
 /// The slot as the server has it.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// The process that reads it.
-    pub active_pid: Option<i32>,
     /// How far it is confirmed.
     pub confirmed: schemas::Lsn,
     /// The database that it belongs to.
@@ -81,15 +79,18 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
 
 /// The slot called `name`.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
-    let query = "SELECT active_pid, coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(database::text, ''), coalesce(plugin::text, ''),
+    let query =
+        "SELECT coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(database::text, ''), coalesce(plugin::text, ''),
                         coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = $1";
-    let row = client.query_opt(query, &[&name]).await.map_err(|cause| Error::statement("look at the replication slot", cause))?;
+    let row = client
+        .query_opt(query, &[&name])
+        .await
+        .map_err(|cause| Error::statement("look at the replication slot", cause))?;
     Ok(row.map(|row| Slot {
-        active_pid: row.get(0),
-        confirmed: row.get::<_, String>(1).parse().unwrap_or_default(),
-        database: row.get(2),
-        plugin: row.get(3),
-        wal_status: row.get(4),
+        confirmed: row.get::<_, String>(0).parse().unwrap_or_default(),
+        database: row.get(1),
+        plugin: row.get(2),
+        wal_status: row.get(3),
     }))
 }
 
@@ -101,7 +102,11 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
                         current_user::text";
     let row = client.query_one(query, &[]).await.map_err(|cause| Error::statement("look at the server", cause))?;
     survey.version = row.get::<_, i32>(0).unsigned_abs();
-    let mut fault = |is: bool, text: String| if is { survey.faults.push(text) };
+    let mut fault = |is: bool, text: String| {
+        if is {
+            survey.faults.push(text)
+        }
+    };
     fault(survey.version < 140_000, "the server is older than PostgreSQL 14: upgrade it".into());
     let level: String = row.get(1);
     fault(
@@ -112,7 +117,11 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
     let (may, user): (bool, String) = (row.get(3), row.get(5));
     fault(!may, format!("the role {user} may not replicate: ALTER ROLE {} REPLICATION", quote::identifier(&user)));
     let slot_is_there = slot(client, &config.slot).await?.is_some();
-    let mut fault = |is: bool, text: String| if is { survey.faults.push(text) };
+    let mut fault = |is: bool, text: String| {
+        if is {
+            survey.faults.push(text)
+        }
+    };
     fault(
         row.get::<_, i64>(4) <= 0 && !slot_is_there,
         "no replication slot is free: drop one that nobody needs (SELECT * FROM pg_replication_slots), or raise max_replication_slots and restart the server".into(),
@@ -128,26 +137,42 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
     Ok(())
 }
 
-async fn look_at(client: &Client, config: &Config, table: &TableName, published: bool, survey: &mut Survey) -> Result<(), Error> {
+async fn look_at(
+    client: &Client,
+    config: &Config,
+    table: &TableName,
+    published: bool,
+    survey: &mut Survey,
+) -> Result<(), Error> {
     let query = "SELECT c.oid, c.relkind::text, c.relpersistence::text, greatest(c.reltuples, 0)::int8, has_table_privilege(c.oid, 'SELECT')
                  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
     let asked = |cause| Error::statement(format!("look at the table {table}"), cause);
     let Some(row) = client.query_opt(query, &[&table.schema, &table.table]).await.map_err(asked)? else {
-        survey.faults.push(format!("the table {table} does not exist: correct source.tables (names are taken as they stand, case included)"));
+        survey.faults.push(format!(
+            "the table {table} does not exist: correct source.tables (names are taken as they stand, case included)"
+        ));
         return Ok(());
     };
     let (oid, kind, persistence): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
     if !matches!(kind.as_str(), "r" | "p") || persistence != "p" {
         let what = if persistence == "p" { "not a table" } else { "unlogged or temporary" };
-        survey.faults.push(format!("{table} is {what}: logical replication cannot carry it, take it out of source.tables"));
+        survey
+            .faults
+            .push(format!("{table} is {what}: logical replication cannot carry it, take it out of source.tables"));
         return Ok(());
     }
     if config.snapshot == Snapshot::Initial && !row.get::<_, bool>(4) {
-        survey.faults.push(format!("we may not read {table}: GRANT SELECT ON {} TO {}", quote::table(table), quote::identifier(&config.postgres.user)));
+        survey.faults.push(format!(
+            "we may not read {table}: GRANT SELECT ON {} TO {}",
+            quote::table(table),
+            quote::identifier(&config.postgres.user)
+        ));
     }
     match published_form(client, config, survey.version, oid, published).await? {
         (described, details) => match Relation::new(&described, &details, &config.name, &config.postgres.database) {
-            Ok(relation) => survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() }),
+            Ok(relation) => {
+                survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() })
+            }
             Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}")),
         },
     }
@@ -155,7 +180,13 @@ async fn look_at(client: &Client, config: &Config, table: &TableName, published:
 }
 
 /// The table as it is published; where it is not yet, as it will be once it is added.
-async fn published_form(client: &Client, config: &Config, version: u32, oid: u32, published: bool) -> Result<(pgoutput::Relation, Details), Error> {
+async fn published_form(
+    client: &Client,
+    config: &Config,
+    version: u32,
+    oid: u32,
+    published: bool,
+) -> Result<(pgoutput::Relation, Details), Error> {
     let mut described = catalog::describe(client, version, oid, &config.publication).await?;
     if described.columns.is_empty() || !published {
         described = catalog::describe(client, 140_000, oid, "-").await?;
@@ -181,7 +212,8 @@ fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>
     let (what, statement) = match publication {
         None => {
             let all: Vec<_> = config.tables.iter().collect();
-            let statement = format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish_via_partition_root = true)", list(&all));
+            let statement =
+                format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish_via_partition_root = true)", list(&all));
             (format!("the publication {} is missing", config.publication), statement)
         }
         Some((row, tables)) => {
@@ -205,7 +237,9 @@ fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>
     if config.create {
         survey.publication.push(statement);
     } else {
-        survey.faults.push(format!("{what}: set source.create = true, or run as the owner of the tables\n      {statement};"));
+        survey
+            .faults
+            .push(format!("{what}: set source.create = true, or run as the owner of the tables\n      {statement};"));
     }
 }
 
@@ -216,7 +250,10 @@ pub fn topics_of(prefix: &str, tables: &[Found]) -> Result<BTreeMap<u32, String>
     for found in tables {
         let topic = schemas::topic::of_table(prefix, &found.relation.name);
         if !schemas::topic::is_valid(&topic) {
-            faults.push(format!("the topic of {} would be called {topic}, which Kafka does not take: at most 249 characters", found.relation.name));
+            faults.push(format!(
+                "the topic of {} would be called {topic}, which Kafka does not take: at most 249 characters",
+                found.relation.name
+            ));
         }
         topics.insert(found.oid, topic);
     }

@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
@@ -164,7 +163,8 @@ async fn read_locked(
     transaction.batch_execute(&lock).await.map_err(failed)?;
     let snapshot = catalog::snapshot(transaction).await?;
     // The name may have gone to another table between the look-up and the lock.
-    let same = transaction.query_one("SELECT to_regclass($1)::oid IS NOT DISTINCT FROM $2::oid", &[&name, &task.oid]).await;
+    let same =
+        transaction.query_one("SELECT to_regclass($1)::oid IS NOT DISTINCT FROM $2::oid", &[&name, &task.oid]).await;
     if !same.map_err(failed)?.get::<_, bool>(0) {
         return Ok(None);
     }
@@ -209,7 +209,10 @@ fn select(
     let bound = |operator: &str, texts: &[String]| {
         let literals = relation.key.iter().zip(texts).map(|(i, text)| {
             let column = &described.columns[*i];
-            let no_modifier = details.type_names.get(&(column.type_oid, -1)).or_else(|| details.type_names.get(&(column.type_oid, column.modifier)));
+            let no_modifier = details
+                .type_names
+                .get(&(column.type_oid, -1))
+                .or_else(|| details.type_names.get(&(column.type_oid, column.modifier)));
             format!("{}::{}", quote::literal(text), no_modifier.map_or("text", String::as_str))
         });
         format!("({key}) {operator} ({})", literals.collect::<Vec<_>>().join(", "))

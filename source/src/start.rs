@@ -59,7 +59,12 @@ pub fn read_state(kafka: &kafka::Config, prefix: &str, stop: &dyn Fn() -> bool) 
 }
 
 /// Makes everything for a source that has no state, and commits the first one.
-pub async fn first(config: &Config, kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<(), Error> {
+pub async fn first(
+    config: &Config,
+    kafka: &kafka::Config,
+    prefix: &str,
+    stop: &CancellationToken,
+) -> Result<(), Error> {
     let client = postgres::connect(&config.postgres, "setup").await?;
     let mut survey = setup::survey(&client, config).await?;
     let admin = Admin::connect(kafka)?;
@@ -78,7 +83,8 @@ pub async fn first(config: &Config, kafka: &kafka::Config, prefix: &str, stop: &
         return Err(Error::Unready(survey.faults));
     }
     // Two first starts at a time would make and drop each other's slot.
-    let lock = format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
+    let lock =
+        format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
     let made = |what: &str, cause| postgres::Error::statement(what, cause);
     client.batch_execute(&lock).await.map_err(|cause| made("take the lock of a first start", cause))?;
     for statement in &survey.publication {
@@ -134,7 +140,8 @@ async fn make_slot(config: &Config, survey: &Survey, stop: &CancellationToken) -
 /// everything first.
 async fn wait_until_visible(config: &Config, exported: &str, stop: &CancellationToken) -> Result<(), Error> {
     let client = postgres::connect(&config.postgres, "setup").await?;
-    let import = format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT {}", quote::literal(exported));
+    let import =
+        format!("BEGIN ISOLATION LEVEL REPEATABLE READ; SET TRANSACTION SNAPSHOT {}", quote::literal(exported));
     let failed = |cause| postgres::Error::statement("import the slot's snapshot", cause);
     client.batch_execute(&import).await.map_err(failed)?;
     let of_slot = catalog::snapshot(&client).await?;
@@ -176,7 +183,13 @@ async fn commit_first(
 }
 
 /// Step 0: a twin with a copied configuration must not fence the one that works.
-pub fn check_identity(config: &Config, prefix: &str, state: &State, system: &System, switches: &[Switch]) -> Result<(), Error> {
+pub fn check_identity(
+    config: &Config,
+    prefix: &str,
+    state: &State,
+    system: &System,
+    switches: &[Switch],
+) -> Result<(), Error> {
     let stream = &state.stream;
     let ours = stream.timeline == system.timeline || switches.iter().any(|switch| switch.timeline == stream.timeline);
     let same = stream.system_id == system.system_id
@@ -191,13 +204,25 @@ pub fn check_identity(config: &Config, prefix: &str, state: &State, system: &Sys
     };
     Err(Error::OtherSource {
         topic: topic::of_state(prefix),
-        recorded: words(&stream.system_id, stream.timeline, &stream.database, &stream.slot, &stream.publications.join(", ")),
+        recorded: words(
+            &stream.system_id,
+            stream.timeline,
+            &stream.database,
+            &stream.slot,
+            &stream.publications.join(", "),
+        ),
         found: words(&system.system_id, system.timeline, &config.postgres.database, &config.slot, &config.publication),
     })
 }
 
 /// Step 4, as far as the server goes: what it has must be what was published, and the slot not beyond it.
-pub fn check_server(config: &Config, state: &mut State, system: &System, switches: &[Switch], confirmed: Lsn) -> Result<(), Error> {
+pub fn check_server(
+    config: &Config,
+    state: &mut State,
+    system: &System,
+    switches: &[Switch],
+    confirmed: Lsn,
+) -> Result<(), Error> {
     let stream = &mut state.stream;
     if let Some(switch) = switches.iter().find(|switch| switch.timeline == stream.timeline) {
         if stream.position > Position::before(switch.at) {

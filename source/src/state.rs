@@ -23,7 +23,9 @@ pub enum Error {
         cause: serde_json::Error,
     },
     /// A newer version wrote it.
-    #[error("the state was written by a newer version (contract {0}, this version knows {CONTRACT}): start that version")]
+    #[error(
+        "the state was written by a newer version (contract {0}, this version knows {CONTRACT}): start that version"
+    )]
     Contract(u32),
 }
 
@@ -90,7 +92,9 @@ impl State {
         let (tables, topics, loads, load_tables) = state;
         match stream {
             Some(stream) if stream.contract > CONTRACT => Err(Error::Contract(stream.contract)),
-            stream => Ok(stream.map(|stream| State { stream, tables, topics, loads, load_tables, dirty: BTreeSet::new() })),
+            stream => {
+                Ok(stream.map(|stream| State { stream, tables, topics, loads, load_tables, dirty: BTreeSet::new() }))
+            }
         }
     }
 

@@ -98,7 +98,9 @@ pub fn spawn(
                 Ok((replication, system, switches)) => {
                     let (go, going) = oneshot::channel();
                     let (started, start) = oneshot::channel();
-                    if identified.send(Ok(Identified { system, switches, go, started: start })).is_err() || going.await.is_err() {
+                    if identified.send(Ok(Identified { system, switches, go, started: start })).is_err()
+                        || going.await.is_err()
+                    {
                         return;
                     }
                     match take_slot(replication, &settings).await {
@@ -149,7 +151,12 @@ async fn take_slot(mut replication: Replication, settings: &Settings) -> Result<
     }
 }
 
-async fn pump(mut replication: Replication, settings: &Settings, shared: &Shared, inputs: &Sender<Input>) -> Result<(), Error> {
+async fn pump(
+    mut replication: Replication,
+    settings: &Settings,
+    shared: &Shared,
+    inputs: &Sender<Input>,
+) -> Result<(), Error> {
     let mut tick = tokio::time::interval(CONFIRM_EVERY);
     let mut told = (Lsn::ZERO, tokio::time::Instant::now());
     let (mut received, mut asked) = (Lsn::ZERO, false);

@@ -108,7 +108,9 @@ pub async fn check(admin: &Admin, state: &State) -> Result<BTreeMap<String, usiz
             return fault("is gone, with everything that was published to it: load again under a new prefix".into());
         };
         if topic.id != recorded.topic.id {
-            return fault("was deleted and made again, so what was published is gone: load again under a new prefix".into());
+            return fault(
+                "was deleted and made again, so what was published is gone: load again under a new prefix".into(),
+            );
         }
         if topic.partitions < recorded.topic.partitions {
             return fault(format!("has {} partitions, but {} were used", topic.partitions, recorded.topic.partitions));

@@ -42,8 +42,11 @@ impl FromStr for Snapshot {
         let parse = || {
             let mut parts = text.splitn(3, ':');
             let (_xmin, xmax, list) = (parts.next()?, parts.next()?, parts.next()?);
-            let mut in_progress =
-                list.split(',').filter(|xid| !xid.is_empty()).map(|xid| xid.parse().ok()).collect::<Option<Vec<u64>>>()?;
+            let mut in_progress = list
+                .split(',')
+                .filter(|xid| !xid.is_empty())
+                .map(|xid| xid.parse().ok())
+                .collect::<Option<Vec<u64>>>()?;
             in_progress.sort_unstable();
             Some(Snapshot { xmax: xmax.parse().ok()?, in_progress })
         };
@@ -84,9 +87,7 @@ mod tests {
     }
 
     fn snapshots() -> impl Strategy<Value = Snapshot> {
-        (100_u64..120, proptest::collection::btree_set(95_u64..120, 0..6)).prop_map(|(xmax, xip)| Snapshot {
-            xmax,
-            in_progress: xip.into_iter().filter(|xid| *xid < xmax).collect(),
-        })
+        (100_u64..120, proptest::collection::btree_set(95_u64..120, 0..6))
+            .prop_map(|(xmax, xip)| Snapshot { xmax, in_progress: xip.into_iter().filter(|xid| *xid < xmax).collect() })
     }
 }

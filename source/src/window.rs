@@ -60,13 +60,9 @@ impl Rows {
     }
 
     /// How many whole rows there are.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.cells.len() / self.columns.max(1)
-    }
-
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
     }
 
     /// Bytes held.
@@ -78,11 +74,6 @@ impl Rows {
     pub fn row(&self, row: usize) -> Vec<Cell<'_>> {
         let cells = &self.cells[row * self.columns..][..self.columns];
         cells.iter().map(|span| self.text(*span).map_or(Cell::Null, Cell::Text)).collect()
-    }
-
-    /// Keeps the first rows only.
-    pub fn truncate(&mut self, rows: usize) {
-        self.cells.truncate(rows * self.columns);
     }
 
     fn overlay(&mut self, row: usize, column: usize, cell: Option<&[u8]>) {
@@ -136,7 +127,9 @@ impl Touch {
         size_of::<Touch>()
             + match &self.kind {
                 Kind::Superseded(key) => key.len(),
-                Kind::Patch(key, cells) => key.len() + cells.iter().map(|(_, cell)| 40 + cell.as_deref().map_or(0, <[u8]>::len)).sum::<usize>(),
+                Kind::Patch(key, cells) => {
+                    key.len() + cells.iter().map(|(_, cell)| 40 + cell.as_deref().map_or(0, <[u8]>::len)).sum::<usize>()
+                }
                 Kind::Truncate => 0,
             }
     }
@@ -242,7 +235,12 @@ impl Windows {
 
     /// The marker of a chunk arrived. `known` is the relation's fingerprint as the stream last had it. `None` for a marker
     /// that is not ours: an earlier session's, or anybody's.
-    pub fn settle(&mut self, id: ChunkId, known: Option<Fingerprint>, key_of: impl Fn(&Chunk, usize) -> Vec<u8>) -> Option<Settled> {
+    pub fn settle(
+        &mut self,
+        id: ChunkId,
+        known: Option<Fingerprint>,
+        key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
+    ) -> Option<Settled> {
         let at = self.open.iter().position(|window| window.id == id && window.chunk.is_some())?;
         let window = self.open.remove(at);
         let settled = self.settled(window, known, key_of);
@@ -250,7 +248,12 @@ impl Windows {
         Some(settled)
     }
 
-    fn settled(&self, window: Window, known: Option<Fingerprint>, key_of: impl Fn(&Chunk, usize) -> Vec<u8>) -> Settled {
+    fn settled(
+        &self,
+        window: Window,
+        known: Option<Fingerprint>,
+        key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
+    ) -> Settled {
         let mut chunk = window.chunk.expect("only a filled window is settled");
         if window.before.iter().any(|xid| !chunk.snapshot.sees(*xid)) {
             return Settled::Again("a transaction that had been streamed was not visible yet");
@@ -271,7 +274,9 @@ impl Windows {
                     by_key.get(&**key).into_iter().for_each(|row| keep[*row] = false);
                 }
                 Kind::Patch(key, cells) => {
-                    for (row, (column, cell)) in by_key.get(&**key).into_iter().flat_map(|row| cells.iter().map(move |cell| (row, cell))) {
+                    for (row, (column, cell)) in
+                        by_key.get(&**key).into_iter().flat_map(|row| cells.iter().map(move |cell| (row, cell)))
+                    {
                         chunk.rows.overlay(*row, *column, cell.as_deref());
                     }
                 }
@@ -298,7 +303,12 @@ mod tests {
     fn chunk(snapshot: &str, rows: &[[&str; 3]]) -> Chunk {
         let mut read = Rows::new(3);
         rows.iter().flatten().for_each(|cell| read.push(Some(cell.as_bytes())));
-        Chunk { snapshot: snapshot.parse().expect("a snapshot"), relation: users('d'), rows: read, range: Range::default() }
+        Chunk {
+            snapshot: snapshot.parse().expect("a snapshot"),
+            relation: users('d'),
+            rows: read,
+            range: Range::default(),
+        }
     }
 
     fn key_of(chunk: &Chunk, row: usize) -> Vec<u8> {

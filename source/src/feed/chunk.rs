@@ -8,13 +8,19 @@ use schemas::{CONTRACT, Operation, Position};
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
 use crate::range;
-use crate::relation::Relation;
+use crate::relation::{Relation, fingerprint};
 use crate::window::{Chunk, ChunkId, Settled};
 
 impl Feed {
     /// Begins the first load of `tables`, given with the rows that each is thought to hold: in front of everything else, at
     /// the state's own position, so that the first record of every partition says so.
-    pub fn begin_load(&mut self, id: &str, tables: &[(u32, u64)], now_ms: i64, outbox: &mut dyn Outbox) -> Result<(), Error> {
+    pub fn begin_load(
+        &mut self,
+        id: &str,
+        tables: &[(u32, u64)],
+        now_ms: i64,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
         self.now_ms = now_ms;
         let position = self.state.stream.position;
         let mode = LoadMode::First;
@@ -43,12 +49,11 @@ impl Feed {
             Some(known) => Some(known.relation.fingerprint),
             None => self.state.table(oid).map(|table| table.fingerprint),
         };
-        let mut described = None;
-        if let Some(chunk) = self.windows.chunk(id) {
-            let chunk = chunk.relation.clone();
-            described = Some(self.describe(&chunk)?);
-        }
-        let Some(relation) = described else { return Ok(()) };
+        let Some(described) = self.windows.chunk(id).map(|chunk| chunk.relation.clone()) else { return Ok(()) };
+        let relation = match self.relations.get(&oid) {
+            Some(same) if same.relation.fingerprint == fingerprint(&described) => same.relation.clone(),
+            _ => self.describe(&described)?,
+        };
         let key_of = |chunk: &Chunk, row: usize| {
             let mut key = Vec::new();
             relation.template.key(&chunk.rows.row(row), &mut key);
@@ -142,7 +147,8 @@ impl Feed {
             self.state.set_load_table(load, oid, Some(table));
             return Ok(());
         }
-        let control = Control::LoadEnd { load: load.to_owned(), rows: table.rows, tables: vec![self.control_table(oid)?] };
+        let control =
+            Control::LoadEnd { load: load.to_owned(), rows: table.rows, tables: vec![self.control_table(oid)?] };
         self.control(&control, end, transaction.of, outbox)?;
         self.state.set_load_table(load, oid, None);
         let remaining = self.state.loads().find(|(id, _)| *id == load).map(|(_, load)| load.clone());

@@ -43,7 +43,10 @@ impl Feed {
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         let relation = &known.relation;
-        let table = self.state.table(relation.oid).ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
+        let table = self
+            .state
+            .table(relation.oid)
+            .ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
         let position = Position { n: 0, ..position };
         if table.fingerprint == relation.fingerprint || !self.is_new(position) {
             return Ok(());

@@ -35,8 +35,12 @@ impl Feed {
                 self.superseded(&known, &transaction, &new);
             }
             Row::Delete(Old::None) => return Err(Error::NoOldKey { table: known.relation.name.clone(), at: start }),
-            Row::Delete(Old::Key(old)) => self.delete(&known, &transaction, position, Before::Key(&old), &old, outbox)?,
-            Row::Delete(Old::Row(old)) => self.delete(&known, &transaction, position, Before::Row(&old), &old, outbox)?,
+            Row::Delete(Old::Key(old)) => {
+                self.delete(&known, &transaction, position, Before::Key(&old), &old, outbox)?
+            }
+            Row::Delete(Old::Row(old)) => {
+                self.delete(&known, &transaction, position, Before::Row(&old), &old, outbox)?
+            }
             Row::Update(Old::None, new) => {
                 self.update(&known, &transaction, position, Before::Key(&new), &new, outbox)?;
             }
@@ -258,7 +262,13 @@ impl Feed {
         });
     }
 
-    fn touch(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>], kind: impl FnOnce(Box<[u8]>) -> Kind) {
+    fn touch(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        cells: &[Cell<'_>],
+        kind: impl FnOnce(Box<[u8]>) -> Kind,
+    ) {
         let oid = known.relation.oid;
         if self.windows.watches(oid) {
             let mut key = Vec::new();

@@ -1,0 +1,476 @@
+//! The stream's loop against made-up streams: what stands in the topics afterwards, also when it is fed again from before.
+
+use schemas::event::Control;
+use schemas::key::Canonical;
+use schemas::state::Range;
+use schemas::{ChangeEvent, Columns, Seq};
+
+use super::*;
+use crate::pgoutput::Relation as Described;
+use crate::relation::tests::{details, users};
+use crate::state::tests::state;
+use crate::window::Rows;
+
+/// A record as it was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Sent {
+    partition: i32,
+    key: Option<String>,
+    value: Option<String>,
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Sent {
+    fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(header, _)| *header == name).map(|(_, value)| value.as_str())
+    }
+
+    fn position(&self) -> Position {
+        self.header("position").expect("every record has one").parse().expect("printed by us")
+    }
+
+    fn event(&self) -> ChangeEvent<'_> {
+        ChangeEvent::decode(self.value.as_deref().expect("no tombstone").as_bytes()).expect("written by us")
+    }
+}
+
+#[derive(Default)]
+struct Topic(Vec<Sent>);
+
+impl Outbox for Topic {
+    fn send(&mut self, record: Record<'_>) -> Result<(), Error> {
+        let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
+        self.0.push(Sent {
+            partition: record.partition,
+            key: record.key.map(text),
+            value: record.value.map(text),
+            headers: record.headers.iter().map(|(name, value)| (*name, text(value))).collect(),
+        });
+        Ok(())
+    }
+}
+
+/// Knows `users`, and answers every reselect with the same columns.
+struct Server {
+    reselected: Option<Vec<Option<Vec<u8>>>>,
+}
+
+impl Catalog for Server {
+    fn details(&mut self, _: &Described) -> Result<Details, Error> {
+        let mut details = details();
+        details.canonical.insert("name".into(), Canonical::Same);
+        Ok(details)
+    }
+
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+        assert!(!row.columns.is_empty(), "only asked for what is missing");
+        Ok(self.reselected.clone())
+    }
+}
+
+/// A feed with its topic.
+struct World {
+    feed: Feed,
+    topic: Topic,
+}
+
+impl World {
+    fn new(state: State, confirmed: u64) -> World {
+        let label = Label { name: "shop".into(), db: "shop".into(), messages: "tributary/s".into(), tombstones: true };
+        let server = Server { reselected: Some(vec![Some(b"selected".to_vec())]) };
+        let feed = Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(server));
+        World { feed, topic: Topic::default() }
+    }
+
+    fn fresh() -> World {
+        World::new(state(), 100)
+    }
+
+    /// A session that begins with what this one left, and a slot that stands at `confirmed`.
+    fn restart(&self, confirmed: u64) -> World {
+        World::new(self.feed.state().clone(), confirmed)
+    }
+
+    fn say(&mut self, start: u64, payload: &[u8]) -> Result<(), Error> {
+        self.feed.data(Lsn(start), payload, 1, &mut self.topic)
+    }
+
+    fn tell(&mut self, start: u64, payload: &[u8]) {
+        self.say(start, payload).expect("a stream that can be read");
+    }
+
+    /// A whole transaction of messages with their places.
+    fn transaction(&mut self, xid: u32, commit: u64, messages: &[(u64, Vec<u8>)]) {
+        self.tell(0, &begin(commit, xid));
+        for (start, message) in messages {
+            self.tell(*start, message);
+        }
+        self.tell(0, &end(commit));
+    }
+
+    /// What the rows' records are, in short: operation, key, position's n.
+    fn rows(&self) -> Vec<(String, String, u32)> {
+        let row = |sent: &Sent| {
+            let op = sent.value.as_deref().map_or("tombstone".to_owned(), |value| value[7..8].to_owned());
+            Some((op, sent.key.clone()?, sent.position().n))
+        };
+        self.topic.0.iter().filter_map(row).collect()
+    }
+
+    fn controls(&self, kind: &str) -> Vec<&Sent> {
+        self.topic.0.iter().filter(|sent| sent.header("control") == Some(kind)).collect()
+    }
+}
+
+fn begin(commit: u64, xid: u32) -> Vec<u8> {
+    [b"B".as_slice(), &commit.to_be_bytes(), &7_000_000_i64.to_be_bytes(), &xid.to_be_bytes()].concat()
+}
+
+fn end(commit: u64) -> Vec<u8> {
+    [b"C\0".as_slice(), &commit.to_be_bytes(), &(commit + 8).to_be_bytes(), &7_000_000_i64.to_be_bytes()].concat()
+}
+
+fn relation(described: &Described) -> Vec<u8> {
+    let mut out = [b"R".as_slice(), &described.oid.to_be_bytes()].concat();
+    for name in [&described.schema, &described.table] {
+        out.extend_from_slice(name.as_bytes());
+        out.push(0);
+    }
+    out.push(described.identity as u8);
+    out.extend_from_slice(&(described.columns.len() as u16).to_be_bytes());
+    for column in &described.columns {
+        out.push(u8::from(column.identity));
+        out.extend_from_slice(column.name.as_bytes());
+        out.push(0);
+        out.extend_from_slice(&column.type_oid.to_be_bytes());
+        out.extend_from_slice(&column.modifier.to_be_bytes());
+    }
+    out
+}
+
+/// A tuple: `None` is null, `"~"` unchanged.
+fn tuple(cells: &[Option<&str>]) -> Vec<u8> {
+    let mut out = (cells.len() as u16).to_be_bytes().to_vec();
+    for cell in cells {
+        match cell {
+            None => out.push(b'n'),
+            Some("~") => out.push(b'u'),
+            Some(text) => {
+                out.push(b't');
+                out.extend_from_slice(&(text.len() as u32).to_be_bytes());
+                out.extend_from_slice(text.as_bytes());
+            }
+        }
+    }
+    out
+}
+
+const USERS: [u8; 4] = 7_u32.to_be_bytes();
+
+fn insert(cells: [&str; 3]) -> Vec<u8> {
+    [b"I".as_slice(), &USERS, b"N", &tuple(&cells.map(Some))].concat()
+}
+
+fn update(old: Option<(u8, [Option<&str>; 3])>, new: [&str; 3]) -> Vec<u8> {
+    let old = old.map_or(Vec::new(), |(kind, cells)| [&[kind], tuple(&cells).as_slice()].concat());
+    [b"U".as_slice(), &USERS, &old, b"N", &tuple(&new.map(Some))].concat()
+}
+
+fn delete(kind: u8, old: [Option<&str>; 3]) -> Vec<u8> {
+    [b"D".as_slice(), &USERS, &[kind], &tuple(&old)].concat()
+}
+
+fn truncate(oids: &[u32]) -> Vec<u8> {
+    let list: Vec<u8> = oids.iter().flat_map(|oid| oid.to_be_bytes()).collect();
+    [b"T".as_slice(), &(oids.len() as u32).to_be_bytes(), &[0], &list].concat()
+}
+
+fn message(lsn: u64, prefix: &str, content: &str) -> Vec<u8> {
+    let length = (content.len() as u32).to_be_bytes();
+    [b"M\x01".as_slice(), &lsn.to_be_bytes(), prefix.as_bytes(), &[0], &length, content.as_bytes()].concat()
+}
+
+fn short(op: &str, id: u32, n: u32) -> (String, String, u32) {
+    (op.to_owned(), format!("{{\"id\":{id}}}"), n)
+}
+
+/// A transaction that inserts, updates and deletes.
+fn three(world: &mut World) {
+    let messages = [
+        (0, relation(&users('d'))),
+        (110, insert(["1", "a", "x"])),
+        (118, update(None, ["1", "b", "~"])),
+        (126, delete(b'K', [Some("1"), None, None])),
+    ];
+    world.transaction(7, 200, &messages);
+}
+
+#[test]
+fn changes_stand_in_the_topic_with_their_schema_in_front() {
+    let mut world = World::fresh();
+    three(&mut world);
+    assert_eq!(world.controls("schema").len(), 2, "one for each partition");
+    assert_eq!(world.rows(), [short("c", 1, 1), short("u", 1, 1), short("d", 1, 1), short("tombstone", 1, 1)]);
+    let last = world.topic.0.last().expect("a tombstone");
+    assert_eq!(last.position(), Position { commit: Lsn(200), change: Lsn(126), n: 1 });
+    assert_eq!((world.feed.state().stream.position, world.feed.state().stream.flushed), (last.position(), Lsn(208)));
+    let update =
+        world.topic.0.iter().find(|sent| sent.value.as_deref().is_some_and(|value| value.contains("\"op\":\"u\"")));
+    assert_eq!(update.expect("an update").event().unchanged, ["bio"]);
+}
+
+#[test]
+fn seq_is_dense_in_every_partition() {
+    let mut world = World::fresh();
+    let rows = (0..40).map(|n| (300 + 8 * n, insert([&n.to_string(), "a", "x"])));
+    let messages: Vec<_> = [(0, relation(&users('d')))].into_iter().chain(rows).collect();
+    world.transaction(7, 1_000, &messages);
+    for partition in 0..2 {
+        let seqs: Vec<u64> = world
+            .topic
+            .0
+            .iter()
+            .filter(|sent| sent.partition == partition)
+            .map(|sent| sent.header("seq").expect("has one").parse().expect("a number"))
+            .collect();
+        assert_eq!(seqs, (1..=seqs.len() as u64).collect::<Vec<_>>());
+        assert_eq!(world.feed.state().topics()[0].topic.seq[partition as usize], Seq(seqs.len() as u64));
+        assert!(seqs.len() > 5, "keys spread over the partitions");
+    }
+}
+
+#[test]
+fn what_is_sent_again_is_not_published_again() {
+    let mut world = World::fresh();
+    three(&mut world);
+    let mut again = world.restart(100);
+    three(&mut again);
+    assert!(again.topic.0.is_empty());
+    again.transaction(8, 300, &[(210, insert(["2", "a", "x"]))]);
+    assert_eq!(again.rows(), [short("c", 2, 1)]);
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_transaction_goes_on_behind_the_last_change() {
+    let mut world = World::fresh();
+    world.tell(0, &begin(200, 7));
+    world.tell(0, &relation(&users('d')));
+    world.tell(110, &insert(["1", "a", "x"]));
+    assert_eq!(world.feed.state().stream.flushed, Lsn(100), "a part of a transaction is not flushed");
+    let mut again = world.restart(100);
+    three(&mut again);
+    assert_eq!(again.rows(), [short("u", 1, 1), short("d", 1, 1), short("tombstone", 1, 1)]);
+}
+
+#[test]
+fn nothing_is_confirmed_before_all_that_must_come_again_has_come() {
+    let mut world = World::fresh();
+    three(&mut world);
+    world.transaction(8, 300, &[(210, insert(["2", "a", "x"]))]);
+    let mut again = world.restart(100);
+    assert_eq!(again.feed.confirmable(Lsn(308)), None);
+    three(&mut again);
+    assert_eq!(again.feed.confirmable(Lsn(308)), None);
+    again.transaction(8, 300, &[(0, relation(&users('d'))), (210, insert(["2", "a", "x"]))]);
+    again.feed.keepalive(Lsn(400)).expect("the same history");
+    assert_eq!(again.feed.confirmable(Lsn(400)), Some(Lsn(200)), "no snapshot has shown them yet");
+    again.feed.visible(&"9:9:".parse().expect("a snapshot"));
+    assert_eq!(again.feed.confirmable(Lsn(400)), Some(Lsn(400)));
+}
+
+#[test]
+fn another_history_stops_the_source() {
+    let mut world = World::fresh();
+    three(&mut world);
+    let mut other = world.restart(100);
+    let refused = other.feed.keepalive(Lsn(400)).expect_err("the transaction at 200 did not come again");
+    assert!(matches!(refused, Error::OtherHistory(history::Mismatch::Gone(Lsn(200)))));
+
+    let mut other = world.restart(100);
+    other.tell(0, &begin(200, 9));
+    other.tell(0, &relation(&users('d')));
+    let refused = other.say(110, &insert(["1", "a", "x"])).expect_err("another xid at the same place");
+    assert!(matches!(refused, Error::OtherHistory(history::Mismatch::New(Lsn(200)))));
+}
+
+#[test]
+fn a_keepalive_inside_a_transaction_proves_nothing() {
+    let mut world = World::fresh();
+    world.tell(0, &begin(200, 7));
+    world.feed.keepalive(Lsn(500)).expect("ignored");
+    assert_eq!(world.feed.state().stream.flushed, Lsn(100));
+}
+
+#[test]
+fn an_old_key_with_the_same_text_is_no_key_change() {
+    let mut world = World::fresh();
+    let same = update(Some((b'K', [Some("1"), None, None])), ["~", "b", "x"]);
+    world.transaction(7, 200, &[(0, relation(&users('d'))), (110, same)]);
+    assert_eq!(world.rows(), [short("u", 1, 1)]);
+    let event = world.topic.0.last().expect("an update").event();
+    assert_eq!(event.after.expect("a row").get("id"), Some(Some("1")), "filled from the old key");
+}
+
+#[test]
+fn a_key_change_is_a_delete_and_a_create_that_name_each_other() {
+    let mut world = World::fresh();
+    let moved = update(Some((b'K', [Some("1"), None, None])), ["2", "b", "~"]);
+    world.transaction(7, 200, &[(0, relation(&users('d'))), (110, moved)]);
+    assert_eq!(world.rows(), [short("d", 1, 1), short("tombstone", 1, 1), short("c", 2, 2)]);
+    let create = world.topic.0.last().expect("a create").event();
+    assert_eq!(create.reselected, ["bio"]);
+    assert_eq!(create.after.expect("a row").get("bio"), Some(Some("selected")));
+    assert_eq!(create.moved_from, Some(Columns(vec![("id".into(), Some("1".into()))])));
+}
+
+#[test]
+fn under_identity_full_toasted_values_come_from_the_old_row() {
+    let mut world = World::fresh();
+    let moved = update(Some((b'O', [Some("1"), Some("a"), Some("long")])), ["2", "b", "~"]);
+    let changed = update(Some((b'O', [Some("3"), Some("a"), Some("longer")])), ["3", "b", "~"]);
+    world.transaction(7, 200, &[(0, relation(&users('f'))), (110, moved), (118, changed)]);
+    let bios: Vec<_> = world
+        .topic
+        .0
+        .iter()
+        .filter(|sent| sent.key.is_some() && sent.value.is_some())
+        .filter_map(|sent| {
+            let event = sent.event();
+            assert!(event.unchanged.is_empty() && event.reselected.is_empty());
+            event.after.map(|after| after.get("bio").flatten().map(str::to_owned))
+        })
+        .collect();
+    assert_eq!(bios, [Some("long".to_owned()), Some("longer".to_owned())]);
+}
+
+#[test]
+fn a_truncate_stands_once_in_every_partition() {
+    let mut world = World::fresh();
+    world.transaction(7, 200, &[(0, relation(&users('d'))), (110, truncate(&[7, 99]))]);
+    let truncates = world.controls("truncate");
+    assert_eq!(truncates.iter().map(|sent| sent.partition).collect::<Vec<_>>(), [0, 1]);
+    let Some(Control::Truncate { tables, .. }) = truncates[0].event().control else { panic!("a truncate") };
+    assert_eq!(tables.len(), 1, "the other table is not ours");
+}
+
+#[test]
+fn a_changed_relation_is_announced_with_the_key_that_was() {
+    let mut world = World::fresh();
+    three(&mut world);
+    let mut changed = users('d');
+    changed.columns[1].name = "nick".into();
+    world.topic.0.clear();
+    world.transaction(8, 300, &[(0, relation(&changed)), (210, insert(["2", "a", "x"]))]);
+    let Some(Control::Schema { previous_key, columns, .. }) = world.controls("schema")[0].event().control else {
+        panic!("a schema event")
+    };
+    assert_eq!((previous_key, columns[1].name.as_str()), (Some(vec!["id".to_owned()]), "nick"));
+}
+
+#[test]
+fn tables_that_are_not_ours_leave_no_trace() {
+    let mut world = World::fresh();
+    let mut other = users('d');
+    other.oid = 8;
+    let mut row = insert(["1", "a", "x"]);
+    row[1..5].copy_from_slice(&8_u32.to_be_bytes());
+    world.transaction(7, 200, &[(0, relation(&other)), (110, row), (118, message(126, "elsewhere", "hello"))]);
+    assert!(world.topic.0.is_empty());
+    assert_eq!((world.feed.urgency(), world.feed.state().stream.history.len()), (Urgency::Idle, 0));
+}
+
+const CHUNK: ChunkId = ChunkId(5);
+
+fn loading() -> World {
+    let mut world = World::fresh();
+    world.feed.begin_load("l", &[(7, 10)], 1, &mut world.topic).expect("begun");
+    world
+}
+
+fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
+    let mut all = Rows::new(3);
+    rows.iter().flatten().for_each(|cell| all.push(Some(cell.as_bytes())));
+    let range = Range { after: None, upto: upto.map(|key| vec![key.to_owned()]) };
+    Chunk { snapshot: snapshot.parse().expect("a snapshot"), relation: users('d'), rows: all, range }
+}
+
+fn meet_marker(world: &mut World, commit: u64) {
+    let marker = message(commit - 8, "tributary/s", &marker(CHUNK));
+    world.transaction(50, commit, &[(commit - 16, marker)]);
+}
+
+#[test]
+fn a_load_begins_in_every_partition_before_anything_else() {
+    let world = loading();
+    assert_eq!(world.topic.0.len(), 2);
+    assert!(
+        world
+            .controls("load_begin")
+            .iter()
+            .all(|sent| sent.header("seq") == Some("1") && sent.position() == Position::before(Lsn(100)))
+    );
+}
+
+#[test]
+fn a_chunk_is_published_at_its_marker_and_its_last_ends_the_load() {
+    let mut world = loading();
+    world.feed.open_window(CHUNK, 7);
+    assert!(world.feed.fill_window(CHUNK, read("40:40:", &[["1", "a", "x"], ["2", "b", "y"]], None)));
+    assert!(world.feed.take_outcomes().is_empty());
+    meet_marker(&mut world, 400);
+    assert_eq!(world.rows(), [short("r", 1, 1), short("r", 2, 2)]);
+    assert!(world.topic.0.iter().skip(2).all(|sent| sent.position().change == Lsn(391)), "in front of the next record");
+    let ends = world.controls("load_end");
+    assert_eq!((ends.len(), ends[0].position().n), (2, 3));
+    assert_eq!(world.feed.take_outcomes(), [(CHUNK, Outcome::Done { rows: 2 })]);
+    assert!(world.feed.state().loads().next().is_none());
+}
+
+#[test]
+fn a_row_that_was_changed_meanwhile_is_published_as_it_is_at_the_marker() {
+    let mut world = loading();
+    world.feed.open_window(CHUNK, 7);
+    world.feed.fill_window(CHUNK, read("40:40:", &[["1", "a", "x"], ["2", "b", "y"], ["3", "c", "z"]], Some("3")));
+    let messages = [
+        (0, relation(&users('d'))),
+        (210, update(None, ["1", "A", "~"])),
+        (218, update(None, ["2", "B", "Y"])),
+        (226, delete(b'K', [Some("3"), None, None])),
+    ];
+    world.transaction(45, 300, &messages);
+    meet_marker(&mut world, 400);
+    let read: Vec<_> = world
+        .topic
+        .0
+        .iter()
+        .filter(|sent| sent.key.is_some() && sent.value.is_some())
+        .map(Sent::event)
+        .filter(|event| event.operation == schemas::Operation::Read)
+        .collect();
+    assert_eq!(read.len(), 1, "complete newer events stand in the topic already");
+    let row = read[0].after.as_ref().expect("a row");
+    assert_eq!((row.get("id"), row.get("name"), row.get("bio")), (Some(Some("1")), Some(Some("A")), Some(Some("x"))));
+    assert!(world.controls("load_end").is_empty(), "the range has an upper end");
+}
+
+#[test]
+fn a_chunk_that_missed_a_streamed_transaction_is_read_again() {
+    let mut world = loading();
+    world.transaction(45, 300, &[(0, relation(&users('d'))), (210, insert(["1", "a", "x"]))]);
+    world.feed.open_window(CHUNK, 7);
+    world.feed.fill_window(CHUNK, read("45:46:45", &[], None));
+    meet_marker(&mut world, 400);
+    assert!(matches!(world.feed.take_outcomes()[..], [(CHUNK, Outcome::Again(_))]));
+    assert!(world.controls("load_end").is_empty());
+}
+
+#[test]
+fn a_marker_that_was_published_and_comes_again_is_not_ours_any_more() {
+    let mut world = loading();
+    world.feed.open_window(CHUNK, 7);
+    world.feed.fill_window(CHUNK, read("40:40:", &[["1", "a", "x"]], None));
+    meet_marker(&mut world, 400);
+    let mut again = world.restart(100);
+    meet_marker(&mut again, 400);
+    assert!(again.topic.0.is_empty());
+}
