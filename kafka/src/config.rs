@@ -26,7 +26,7 @@ pub struct Config {
     addresses: Addresses,
     security: Security,
     pub(crate) compression: String,
-    pub(crate) batch_bytes_max: usize,
+    batch_bytes_max: usize,
     brokers: Arc<Brokers>,
 }
 
@@ -84,6 +84,11 @@ impl Config {
     /// The brokers as configured, `host:port,host:port`.
     pub fn brokers(&self) -> String {
         self.addresses.to_string()
+    }
+
+    /// The largest batch that our producers send, in bytes. A topic must take at least that.
+    pub fn batch_bytes_max(&self) -> usize {
+        self.batch_bytes_max
     }
 
     /// The settings that every client of ours shares: addresses, security, patience, names.

@@ -78,7 +78,7 @@ fn settings(config: &Config) -> ClientConfig {
         .set("enable.idempotence", "true")
         .set("acks", "all")
         .set("linger.ms", "0")
-        .set("batch.size", config.batch_bytes_max.to_string())
+        .set("batch.size", config.batch_bytes_max().to_string())
         // Sizes are checked against the topic's own limit before sending; this one only must not be in the way.
         .set("message.max.bytes", QUEUE_BYTES_MAX.to_string())
         // A record given up after a while leaves a hole while later ones are written.

@@ -60,7 +60,7 @@ impl Publisher {
             _poller: poller,
             producer,
             transactional_id: transactional_id.to_owned(),
-            batch_bytes_max: config.batch_bytes_max,
+            batch_bytes_max: config.batch_bytes_max(),
             limits: HashMap::new(),
             has_failed: false,
         })
