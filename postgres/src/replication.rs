@@ -208,6 +208,11 @@ impl Replication {
                 Ok(None) => Ok(None),
                 Ok(Some(Message::Frame(frame))) => Ok(Some(frame)),
                 Ok(Some(Message::Aside)) => continue,
+                Ok(Some(Message::Warning(answer))) => {
+                    // From 18 on a publication that is missing is no more than this.
+                    tracing::warn!(slot = self.slot, "the server warns while it streams: {answer}");
+                    continue;
+                }
                 Ok(Some(Message::Done | Message::Ready)) => Err(Error::Ended { slot: self.slot.clone() }),
                 Ok(Some(Message::Failure(cause))) => {
                     Err(Error::Server { operation: format!("stream the slot {}", self.slot), cause })

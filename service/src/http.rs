@@ -86,6 +86,13 @@ impl Server {
         Ok(Server { address, task })
     }
 
+    /// Waits until it has ended: after the stop, when the last answer is sent.
+    pub async fn stopped(mut self) {
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!("the http server ended: {error}");
+        }
+    }
+
     /// Where it listens, with the true port.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -118,5 +125,52 @@ fn answer(verdict: Result<String, String>) -> (StatusCode, String) {
     match verdict {
         Ok(text) => (StatusCode::OK, text),
         Err(text) => (StatusCode::SERVICE_UNAVAILABLE, text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+
+    use super::*;
+
+    async fn get(address: SocketAddr, path: &str) -> String {
+        let mut connection = TcpStream::connect(address).await.expect("the server listens");
+        let request = format!("GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.expect("the server reads");
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).await.expect("the server answers");
+        answer
+    }
+
+    /// One test for the whole server: a process has one recorder.
+    #[tokio::test]
+    async fn those_who_watch_are_told_the_truth() {
+        let (health, stop) = (Health::new(), CancellationToken::new());
+        let config = Config { listen: SocketAddr::from(([127, 0, 0, 1], 0)) };
+        let server = Server::start(&config, health.clone(), stop.clone()).await.expect("a free port");
+        assert!(get(server.address(), "/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(get(server.address(), "/readyz").await.starts_with("HTTP/1.1 503"), "nothing is ready yet");
+
+        health.ready("source", false);
+        health.ready("group rdb", true);
+        assert!(get(server.address(), "/readyz").await.ends_with("group rdb: ready\nsource: not ready\n"));
+        health.ready("source", true);
+        assert!(get(server.address(), "/readyz").await.starts_with("HTTP/1.1 200"));
+
+        health.failed("source", "the slot is lost");
+        for path in ["/readyz", "/healthz"] {
+            let answer = get(server.address(), path).await;
+            assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("source: the slot is lost"), "{answer}");
+        }
+
+        metrics::counter!("tributary_records_total").increment(3);
+        assert!(get(server.address(), "/metrics").await.contains("tributary_records_total 3"));
+
+        let again = Server::start(&Config { listen: server.address() }, health, stop.clone()).await;
+        assert!(matches!(again, Err(Error::Listen { .. })), "the port is taken");
+        stop.cancel();
+        server.stopped().await;
     }
 }

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::config::Reader;
 
@@ -52,10 +53,45 @@ impl Config {
     /// Reads `level` and `format` of the section `[log]`.
     pub fn read(section: &mut Reader<'_>) -> Config {
         let level: String = section.or("level", Config::default().level);
-        if EnvFilter::try_new(&level).is_err() {
+        if !is_filter(&level) {
             section
                 .fault("level", "expected error, warn, info, debug or trace, or directives such as info,rdkafka=debug");
         }
         Config { level, format: section.parsed("format").unwrap_or_default() }
+    }
+}
+
+/// A part without `=` is a level: the library would take a misspelt one for a module, and log nothing else.
+fn is_filter(text: &str) -> bool {
+    let plain = |part: &str| !part.contains(['=', '[']);
+    let known = |part: &str| part.trim().parse::<LevelFilter>().is_ok();
+    text.split(',').all(|part| !plain(part) || known(part)) && EnvFilter::try_new(text).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Document;
+
+    fn check(text: &str) -> Result<Config, String> {
+        let document = Document::parse(text, std::iter::empty()).expect("valid TOML");
+        let config = Config::read(&mut document.root().section("log"));
+        document.finish().map(|()| config).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_log_is_for_people_unless_told_otherwise() {
+        assert_eq!(check(""), Ok(Config::default()));
+        let json = Config { level: "info,rdkafka=debug".to_owned(), format: Format::Json };
+        assert_eq!(check("[log]\nlevel = \"info,rdkafka=debug\"\nformat = \"json\""), Ok(json));
+    }
+
+    #[test]
+    fn a_wrong_level_and_a_wrong_format_are_two_faults() {
+        for level in ["loud=very=much", "inof", "", "info,debgu"] {
+            let text = format!("[log]\nlevel = \"{level}\"\nformat = \"xml\"");
+            let found = check(&text).expect_err("both are wrong");
+            assert_eq!(found.lines().count(), 3, "{found}");
+        }
     }
 }

@@ -101,8 +101,8 @@ pub(super) fn start(slot: &str, publications: &[&str], from: Lsn) -> String {
 /// The process that a server's message "replication slot … is active for PID 123" names, in whatever language.
 pub(super) fn active_pid(message: &str, slot: &str) -> Option<i32> {
     let message = message.replace(slot, "");
-    let numbers = message.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
-    numbers.last()?.parse().ok()
+    let mut numbers = message.split(|c: char| !c.is_ascii_digit()).filter(|digits| !digits.is_empty());
+    numbers.next_back()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Finds the frames in what was read. Pure: bytes in, frames out, no allocation for a frame.
 
 use bytes::{Buf, Bytes, BytesMut};
+use fallible_iterator::FallibleIterator;
 use postgres_protocol::message::backend;
 use schemas::Lsn;
 
@@ -41,6 +42,8 @@ pub(super) enum Message {
     Ready,
     /// The server failed.
     Failure(ServerError),
+    /// The server warns, and goes on.
+    Warning(ServerError),
     /// Nothing that concerns the stream: a notice, a changed parameter, a command's tag.
     Aside,
 }
@@ -100,9 +103,9 @@ fn other(buffer: &mut BytesMut) -> Result<Message, Malformed> {
         Ok(Some(backend::Message::CopyDone)) => Ok(Message::Done),
         Ok(Some(backend::Message::ReadyForQuery(_))) => Ok(Message::Ready),
         Ok(Some(backend::Message::ErrorResponse(body))) => Ok(Message::Failure(failure(&body))),
+        Ok(Some(backend::Message::NoticeResponse(body))) => Ok(warning(body.fields())),
         Ok(Some(
-            backend::Message::NoticeResponse(_)
-            | backend::Message::ParameterStatus(_)
+            backend::Message::ParameterStatus(_)
             | backend::Message::CommandComplete(_)
             | backend::Message::NotificationResponse(_),
         )) => Ok(Message::Aside),
@@ -113,20 +116,32 @@ fn other(buffer: &mut BytesMut) -> Result<Message, Malformed> {
 
 /// A server's error, without the detail that quotes rows.
 pub(super) fn failure(body: &backend::ErrorResponseBody) -> ServerError {
-    use fallible_iterator::FallibleIterator;
+    answer(body.fields()).1
+}
+
+fn warning(fields: backend::ErrorFields<'_>) -> Message {
+    match answer(fields) {
+        (severity, answer) if severity == "WARNING" => Message::Warning(answer),
+        _ => Message::Aside,
+    }
+}
+
+/// The severity, in English, and the rest.
+fn answer(mut fields: backend::ErrorFields<'_>) -> (String, ServerError) {
+    let mut severity = String::new();
     let mut answer = ServerError { sqlstate: String::new(), message: String::new(), hint: None };
-    let mut fields = body.fields();
     // A field that cannot be read is the server's last word; what stands before it counts.
     while let Ok(Some(field)) = fields.next() {
         let text = String::from_utf8_lossy(field.value_bytes()).into_owned();
         match field.type_() {
+            b'V' => severity = text,
             b'C' => answer.sqlstate = text,
             b'M' => answer.message = text,
             b'H' => answer.hint = Some(text),
             _ => {}
         }
     }
-    answer
+    (severity, answer)
 }
 
 #[cfg(test)]
@@ -204,10 +219,14 @@ mod tests {
     #[test]
     fn what_is_no_frame_is_told_apart() {
         let error = message(b'E', b"SFATAL\0C57P01\0Mgoing down\0DKey (id)=(42)\0Hwait\0\0");
-        let stream = [message(b'N', b"SNOTICE\0\0"), error, message(b'c', b""), message(b'Z', b"I")].concat();
+        let notice = message(b'N', b"SHINWEIS\0VNOTICE\0C00000\0Mby the way\0\0");
+        let warning = message(b'N', b"SWARNUNG\0VWARNING\0C42704\0Mno such publication\0\0");
+        let stream = [notice, warning, error, message(b'c', b""), message(b'Z', b"I")].concat();
         let mut buffer = BytesMut::from(&stream[..]);
         let mut take = || next(&mut buffer).expect("well-formed");
         assert_eq!(take(), Some(Message::Aside));
+        let Some(Message::Warning(answer)) = take() else { panic!("a warning came") };
+        assert_eq!(answer.to_string(), "no such publication (SQLSTATE 42704)");
         let Some(Message::Failure(answer)) = take() else { panic!("an error came") };
         assert_eq!(answer.to_string(), "going down (SQLSTATE 57P01), hint: wait");
         assert_eq!(take(), Some(Message::Done));

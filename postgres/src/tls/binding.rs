@@ -64,6 +64,9 @@ fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
 
 #[cfg(test)]
 mod tests {
+    use rustls_pki_types::CertificateDer;
+    use rustls_pki_types::pem::PemObject;
+
     use super::*;
 
     /// A certificate as far as we look at it, with `filler` bytes to be signed.
@@ -75,6 +78,28 @@ mod tests {
         let signed = wrap(0x30, vec![0; filler]);
         let algorithm = wrap(0x30, wrap(0x06, algorithm.to_vec()));
         wrap(0x30, [signed, algorithm, vec![0x03, 0x01, 0x00]].concat())
+    }
+
+    /// Made by OpenSSL: a P-256 key, signed by ecdsa-with-SHA256.
+    const GENUINE: &str = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBfDCCASOgAwIBAgIUP44pM08BZ5Xvhupd/CFrui5FbyQwCgYIKoZIzj0EAwIw\n\
+FDESMBAGA1UEAwwJbG9jYWxob3N0MB4XDTI2MTEyOTIxMjA1OVoXDTM2MTEyNjIx\n\
+MjA1OVowFDESMBAGA1UEAwwJbG9jYWxob3N0MFkwEwYHKoZIzj0CAQYIKoZIzj0D\n\
+AQcDQgAEi+d7oRf/7g1nf+VUejTGJ2LpbrbkMejOVcEts26o2z0fGbQS0CdycMS4\n\
+cpjdo/jV4kLUk2PA8rGM1+wEPZPK26NTMFEwHQYDVR0OBBYEFBz7t+zngn9TtrNR\n\
+78Ox24XQ5H4tMB8GA1UdIwQYMBaAFBz7t+zngn9TtrNR78Ox24XQ5H4tMA8GA1Ud\n\
+EwEB/wQFMAMBAf8wCgYIKoZIzj0EAwIDRwAwRAIgJXLOyS6DAR2ETbxwrcmwg2Qv\n\
+C5SlrzGXGtSqg6JUh1YCIFQRbGjhzi4MQ1F3cC6kR9zWhArJziCHbDTAS934OhxS\n\
+-----END CERTIFICATE-----";
+
+    #[test]
+    fn a_genuine_certificate_binds_to_its_fingerprint() {
+        let certificate = CertificateDer::from_pem_slice(GENUINE.as_bytes()).expect("valid PEM");
+        let hash = end_point(&certificate).expect("a known algorithm");
+        let printed: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        // As `openssl x509 -outform DER | sha256sum` prints it.
+        assert_eq!(printed, "7fab1b049947a17c639be0c8914a4ddeba86c6287148959c26d21a636ed1d764");
     }
 
     #[test]
