@@ -64,7 +64,7 @@ impl Config {
 /// A part without `=` is a level: the library would take a misspelt one for a module, and log nothing else.
 fn is_filter(text: &str) -> bool {
     let plain = |part: &str| !part.contains(['=', '[']);
-    let known = |part: &str| part.trim().parse::<LevelFilter>().is_ok();
+    let known = |part: &str| !part.trim().is_empty() && part.trim().parse::<LevelFilter>().is_ok();
     text.split(',').all(|part| !plain(part) || known(part)) && EnvFilter::try_new(text).is_ok()
 }
 
