@@ -1,0 +1,504 @@
+//! One group's consumer: a thread that fetches for all its partitions, and the only one that talks to librdkafka.
+//!
+//!     poll ──▶ open segment per partition ──sealed──▶ worker
+//!     rebalance ──▶ assigned: paused, a worker is asked for;  revoked: its worker finishes, then the partition goes
+//!     workers ──▶ Command::Start: seek, resume
+//!
+//! It decides nothing about records. Offsets are committed here, by hand, after the target has them: they inform, progress
+//! decides. Back-pressure is by bytes: a partition whose worker is behind is waited for a moment and then paused. (A paused
+//! partition's prefetched records are thrown away by librdkafka and fetched again, so the moment is worth it.)
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+use rdkafka::client::ClientContext;
+use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaRespErr;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Group;
+use crate::error::Error;
+use crate::record::{Budget, Partition, Segment};
+
+/// The longest wait for a record; commands are looked for in between.
+const STEP: Duration = Duration::from_millis(20);
+/// A segment is handed over at this size at the latest.
+const SEGMENT_BYTES_MAX: usize = 1 << 20;
+/// And at this many records.
+const SEGMENT_RECORDS_MAX: usize = 4_096;
+/// How long a worker that is behind is waited for before its partition is paused.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// How long a worker may take to finish what it has under way when its partition is revoked.
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
+/// How often offsets are committed.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long one request that this thread waits for may take.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A partition that the group gave us, for whoever makes its worker.
+#[derive(Debug)]
+pub(crate) struct Assigned {
+    pub(crate) partition: Partition,
+    /// Cancelled when the partition is to be let go.
+    pub(crate) stop: CancellationToken,
+    /// Where the worker notes the offset behind what it has done.
+    pub(crate) done: Arc<AtomicI64>,
+    /// Dropped by the worker when it has ended.
+    pub(crate) ended: mpsc::Sender<()>,
+}
+
+/// What a worker asks of the consumer.
+#[derive(Debug)]
+pub(crate) enum Command {
+    /// Fetch from this offset on and hand the records to this channel.
+    Start { partition: Partition, offset: i64, segments: tokio::sync::mpsc::UnboundedSender<Segment> },
+}
+
+/// What the consumer tells its group.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    Assigned(Assigned),
+    Failed(Error),
+}
+
+/// How far each partition that we own is, for whoever measures lag.
+pub(crate) type Reached = Arc<Mutex<HashMap<Partition, i64>>>;
+
+/// What the thread is given.
+pub(crate) struct Consumer {
+    pub(crate) group: Group,
+    pub(crate) topics: Vec<String>,
+    pub(crate) kafka: kafka::Config,
+    pub(crate) group_id: String,
+    pub(crate) client_id: String,
+    pub(crate) commands: mpsc::Receiver<Command>,
+    pub(crate) notices: tokio::sync::mpsc::UnboundedSender<Notice>,
+    pub(crate) reached: Reached,
+    pub(crate) stop: CancellationToken,
+}
+
+/// A partition that is ours.
+struct Owned {
+    stop: CancellationToken,
+    done: Arc<AtomicI64>,
+    ended: mpsc::Receiver<()>,
+    segments: Option<tokio::sync::mpsc::UnboundedSender<Segment>>,
+    open: Option<Segment>,
+    budget: Budget,
+    /// The last offset that was handed on.
+    delivered: Option<i64>,
+    /// Paused because its worker is behind.
+    paused: bool,
+    committed: i64,
+}
+
+/// The state of the thread.
+struct Fetch {
+    consumer: BaseConsumer<Context>,
+    given: Consumer,
+    topics: HashMap<String, Arc<str>>,
+    owned: HashMap<Partition, Owned>,
+    committed_at: Instant,
+}
+
+impl Consumer {
+    /// Starts the thread. It ends when `stop` is cancelled, or after a failure that it tells.
+    pub(crate) fn start(self) -> Result<std::thread::JoinHandle<()>, Error> {
+        let group = self.group.name.clone();
+        let thread = std::thread::Builder::new().name(format!("consumer {group}"));
+        let notices = self.notices.clone();
+        let run = move || {
+            let ended = Fetch::new(self).and_then(|mut fetch| {
+                let ended = fetch.run();
+                fetch.close();
+                ended
+            });
+            if let Err(error) = ended {
+                // Without a receiver the group is over, and so is whoever would want to know.
+                let _over = notices.send(Notice::Failed(error));
+            }
+        };
+        thread.spawn(run).map_err(|cause| Error::Thread { group, cause })
+    }
+
+    fn failed(&self, operation: impl Into<String>, cause: KafkaError) -> Error {
+        Error::Consumer { group: self.group.name.clone(), operation: operation.into(), cause }
+    }
+
+    fn settings(&self) -> rdkafka::ClientConfig {
+        let session_ms = self.group.session_timeout.as_millis();
+        let mut settings = self.kafka.client();
+        settings
+            .set("group.id", &self.group_id)
+            .set("client.id", &self.client_id)
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            .set("session.timeout.ms", session_ms.to_string())
+            .set("heartbeat.interval.ms", (session_ms / 4).min(3_000).to_string())
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("isolation.level", "read_committed")
+            // A third of what may be in memory waits inside librdkafka, the rest with the workers.
+            .set("queued.max.messages.kbytes", (self.group.fetch_bytes_max / 3 / 1024).max(256).to_string())
+            // The default pauses fetching for a whole second once that much waits.
+            .set("fetch.queue.backoff.ms", "10")
+            .set("topic.metadata.refresh.interval.ms", "60000");
+        if let Some(id) = &self.group.static_member_id {
+            settings.set("group.instance.id", id);
+        }
+        settings
+    }
+}
+
+impl Fetch {
+    fn new(given: Consumer) -> Result<Fetch, Error> {
+        let context =
+            Context { inner: given.kafka.context(), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
+        let consumer = BaseConsumer::from_config_and_context(&given.settings(), context);
+        let consumer = consumer.map_err(|cause| given.failed("make its consumer", cause))?;
+        let names: Vec<&str> = given.topics.iter().map(String::as_str).collect();
+        consumer.subscribe(&names).map_err(|cause| given.failed("subscribe to its topics", cause))?;
+        let topics = given.topics.iter().map(|name| (name.clone(), Arc::from(name.as_str()))).collect();
+        Ok(Fetch { consumer, given, topics, owned: HashMap::new(), committed_at: Instant::now() })
+    }
+
+    fn run(&mut self) -> Result<(), Error> {
+        let stop = self.given.stop.clone();
+        while !stop.is_cancelled() {
+            self.rebalance()?;
+            self.commands()?;
+            self.resume()?;
+            if self.committed_at.elapsed() >= COMMIT_INTERVAL {
+                self.commit();
+            }
+            self.fetch()?;
+        }
+        Ok(())
+    }
+
+    /// Takes what is there, for at most one segment's worth of records; waits a moment when nothing is.
+    fn fetch(&mut self) -> Result<(), Error> {
+        let mut wait = STEP;
+        for _ in 0..SEGMENT_RECORDS_MAX {
+            // The borrow of a message must not last while the partition's state changes.
+            let polled = self.consumer.poll(wait);
+            wait = Duration::ZERO;
+            match polled {
+                None => break,
+                Some(Ok(message)) => take(&self.topics, &mut self.owned, &message)?,
+                Some(Err(error)) => self.met(error)?,
+            }
+        }
+        self.hand_over()
+    }
+
+    /// Hands what was fetched to the workers, and slows down for those that are behind.
+    fn hand_over(&mut self) -> Result<(), Error> {
+        let limit = self.limit();
+        let mut slow = TopicPartitionList::new();
+        for (partition, owned) in &mut self.owned {
+            if owned.open.is_none() {
+                continue;
+            }
+            owned.hand_over();
+            if !owned.paused && !owned.budget.wait(limit, PATIENCE) {
+                owned.paused = true;
+                slow.add_partition(&partition.topic, partition.number);
+            }
+        }
+        if slow.count() > 0 {
+            self.consumer.pause(&slow).map_err(|cause| self.given.failed("pause partitions", cause))?;
+        }
+        Ok(())
+    }
+
+    /// What one partition may have in memory.
+    fn limit(&self) -> usize {
+        (self.given.group.fetch_bytes_max / 3 * 2 / self.owned.len().max(1)).max(SEGMENT_BYTES_MAX)
+    }
+
+    fn resume(&mut self) -> Result<(), Error> {
+        let limit = self.limit() / 2;
+        let mut caught_up = TopicPartitionList::new();
+        for (partition, owned) in
+            self.owned.iter_mut().filter(|(_, owned)| owned.paused && owned.budget.bytes() <= limit)
+        {
+            owned.paused = false;
+            caught_up.add_partition(&partition.topic, partition.number);
+        }
+        if caught_up.count() > 0 {
+            self.consumer.resume(&caught_up).map_err(|cause| self.given.failed("resume partitions", cause))?;
+        }
+        Ok(())
+    }
+
+    fn met(&self, error: KafkaError) -> Result<(), Error> {
+        use RDKafkaErrorCode::{AutoOffsetReset, NoOffset, OffsetOutOfRange};
+        let is_fatal = match &error {
+            KafkaError::MessageConsumptionFatal(_) => true,
+            KafkaError::MessageConsumption(AutoOffsetReset | NoOffset | OffsetOutOfRange) => true,
+            other => {
+                let topic = self.given.topics.join(", ");
+                let read = kafka::Error::Read { topic, partition: None, cause: other.clone().into() };
+                !read.is_transient()
+            }
+        };
+        if is_fatal {
+            return Err(self.given.failed("fetch", error));
+        }
+        if let Some(refused) = self.consumer.context().inner.refused() {
+            return Err(Error::Kafka { group: self.given.group.name.clone(), cause: refused });
+        }
+        // librdkafka goes on by itself; lost brokers are told by its context.
+        tracing::debug!(group = %self.given.group.name, %error, "fetching met an error that passes");
+        Ok(())
+    }
+
+    fn commands(&mut self) -> Result<(), Error> {
+        while let Ok(Command::Start { partition, offset, segments }) = self.given.commands.try_recv() {
+            let Some(owned) = self.owned.get_mut(&partition) else { continue };
+            owned.open = None;
+            owned.segments = Some(segments);
+            owned.delivered = None;
+            owned.paused = false;
+            let mut list = TopicPartitionList::new();
+            let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
+            added.map_err(|cause| self.given.failed("seek", cause))?;
+            self.seek(&partition, list.clone())?;
+            self.consumer.resume(&list).map_err(|cause| self.given.failed("resume partitions", cause))?;
+            tracing::info!(group = %self.given.group.name, %partition, offset, "fetching");
+        }
+        Ok(())
+    }
+
+    /// A partition that was assigned a moment ago may not be ready to seek yet.
+    fn seek(&self, partition: &Partition, list: TopicPartitionList) -> Result<(), Error> {
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        loop {
+            let sought = self.consumer.seek_partitions(list.clone(), REQUEST_TIMEOUT);
+            let error = match sought.map(|list| list.elements().iter().find_map(|element| element.error().err())) {
+                Ok(None) => return Ok(()),
+                Ok(Some(error)) | Err(error) => error,
+            };
+            if Instant::now() > deadline {
+                return Err(self.given.failed(format!("seek in {partition}"), error));
+            }
+            // Its state changes on librdkafka's own thread, which tells nobody.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn rebalance(&mut self) -> Result<(), Error> {
+        loop {
+            let next = self.consumer.context().rebalances.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            match next {
+                None => return Ok(()),
+                Some(Rebalance::Assign(list)) => self.assign(list)?,
+                Some(Rebalance::Revoke(list)) => self.revoke(list)?,
+            }
+        }
+    }
+
+    fn assign(&mut self, mut list: TopicPartitionList) -> Result<(), Error> {
+        // From the start, and paused: where to go on only the worker finds out, from the target.
+        list.set_all_offsets(Offset::Beginning).map_err(|cause| self.given.failed("take partitions", cause))?;
+        self.consumer.incremental_assign(&list).map_err(|cause| self.given.failed("take partitions", cause))?;
+        if list.count() > 0 {
+            self.consumer.pause(&list).map_err(|cause| self.given.failed("pause partitions", cause))?;
+        }
+        for element in list.elements() {
+            let Some(topic) = self.topics.get(element.topic()) else { continue };
+            let partition = Partition { topic: topic.clone(), number: element.partition() };
+            let (stop, done) = (self.given.stop.child_token(), Arc::new(AtomicI64::new(-1)));
+            let (ended, waiting) = mpsc::channel();
+            let assigned = Assigned { partition: partition.clone(), stop: stop.clone(), done: done.clone(), ended };
+            let owned = Owned {
+                stop,
+                done,
+                ended: waiting,
+                segments: None,
+                open: None,
+                budget: Budget::default(),
+                delivered: None,
+                paused: false,
+                committed: -1,
+            };
+            self.owned.insert(partition, owned);
+            let _over = self.given.notices.send(Notice::Assigned(assigned));
+        }
+        if list.count() > 0 {
+            tracing::info!(group = %self.given.group.name, partitions = %listed(&list), "assigned");
+        }
+        Ok(())
+    }
+
+    fn revoke(&mut self, list: TopicPartitionList) -> Result<(), Error> {
+        let lost = self.consumer.assignment_lost();
+        let elements = list.elements();
+        let of = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
+            let topic = self.topics.get(element.topic())?;
+            Some(Partition { topic: topic.clone(), number: element.partition() })
+        };
+        let partitions: Vec<Partition> = elements.iter().filter_map(of).collect();
+        self.let_go(&partitions);
+        if lost {
+            tracing::warn!(group = %self.given.group.name, partitions = %listed(&list), "lost partitions: the group took us for dead");
+        } else {
+            self.commit();
+            tracing::info!(group = %self.given.group.name, partitions = %listed(&list), "revoked");
+        }
+        for partition in &partitions {
+            self.owned.remove(partition);
+            self.given.reached.lock().unwrap_or_else(PoisonError::into_inner).remove(partition);
+        }
+        self.consumer.incremental_unassign(&list).map_err(|cause| self.given.failed("give partitions back", cause))
+    }
+
+    /// Has the workers finish what they have under way. One that cannot in time is left behind: the next owner's claim
+    /// waits for its transaction, and fences it.
+    fn let_go(&mut self, partitions: &[Partition]) {
+        let owned =
+            || partitions.iter().filter_map(|partition| self.owned.get(partition).map(|owned| (partition, owned)));
+        owned().for_each(|(_, owned)| owned.stop.cancel());
+        let deadline = Instant::now() + GRACE;
+        for (partition, owned) in owned() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if let Err(mpsc::RecvTimeoutError::Timeout) = owned.ended.recv_timeout(left) {
+                tracing::warn!(group = %self.given.group.name, %partition, "did not finish in time, the next owner will fence it");
+            }
+        }
+    }
+
+    /// Commits the offsets behind what is done; behind the marker too, when all that was fetched is done.
+    fn commit(&mut self) {
+        self.committed_at = Instant::now();
+        let positions = self.consumer.position().ok();
+        let mut list = TopicPartitionList::new();
+        let mut reached = self.given.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        for (partition, owned) in &mut self.owned {
+            let (Some(delivered), done) = (owned.delivered, owned.done.load(Ordering::Relaxed)) else { continue };
+            if done < 0 {
+                continue;
+            }
+            let position = positions.as_ref().and_then(|list| list.find_partition(&partition.topic, partition.number));
+            let next = match position.map(|element| element.offset()) {
+                Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => done.max(position),
+                _ => done,
+            };
+            reached.insert(partition.clone(), next);
+            if next != owned.committed {
+                owned.committed = next;
+                let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(next));
+                added.expect("an offset that Kafka gave is valid");
+            }
+        }
+        drop(reached);
+        if list.count() > 0
+            && let Err(error) = self.consumer.commit(&list, CommitMode::Async)
+        {
+            tracing::debug!(group = %self.given.group.name, %error, "offsets could not be committed; they only inform");
+        }
+    }
+
+    fn close(&mut self) {
+        let partitions: Vec<Partition> = self.owned.keys().cloned().collect();
+        self.let_go(&partitions);
+        self.commit();
+        // Closing the consumer rebalances once more, with nobody to hand anything over.
+        self.consumer.context().closing.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Owned {
+    fn hand_over(&mut self) {
+        if let (Some(segment), Some(segments)) = (self.open.take(), &self.segments) {
+            // Without a receiver the worker has ended, and its successor seeks anew.
+            let _ended = segments.send(segment.seal());
+        }
+    }
+}
+
+fn take(
+    topics: &HashMap<String, Arc<str>>,
+    owned: &mut HashMap<Partition, Owned>,
+    message: &BorrowedMessage<'_>,
+) -> Result<(), Error> {
+    let Some(topic) = topics.get(message.topic()) else { return Ok(()) };
+    let partition = Partition { topic: topic.clone(), number: message.partition() };
+    // What was fetched before its worker said where to begin is of no use.
+    let Some(owned) = owned.get_mut(&partition).filter(|owned| owned.segments.is_some()) else { return Ok(()) };
+    let budget = &owned.budget;
+    let segment = owned.open.get_or_insert_with(|| Segment::new(budget));
+    let headers =
+        message.headers().into_iter().flat_map(|headers| headers.iter().map(|header| (header.key, header.value)));
+    let offset = message.offset();
+    let pushed = segment.push(offset, message.key(), message.payload(), headers);
+    pushed.map_err(|cause| Error::Headers { partition, offset, cause })?;
+    owned.delivered = Some(offset);
+    if segment.bytes() >= SEGMENT_BYTES_MAX {
+        owned.hand_over();
+    }
+    Ok(())
+}
+
+fn listed(list: &TopicPartitionList) -> String {
+    let names = list
+        .elements()
+        .iter()
+        .map(|element| format!("{}/{}", element.topic(), element.partition()))
+        .collect::<Vec<_>>();
+    names.join(", ")
+}
+
+/// What librdkafka calls us back with. Rebalances are only noted: the thread carries them out when it is at rest.
+struct Context {
+    inner: kafka::Context,
+    rebalances: Mutex<VecDeque<Rebalance>>,
+    closing: AtomicBool,
+}
+
+enum Rebalance {
+    Assign(TopicPartitionList),
+    Revoke(TopicPartitionList),
+}
+
+impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
+        self.inner.log(level, facility, line);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.inner.error(error, reason);
+    }
+
+    fn stats_raw(&self, statistics: &[u8]) {
+        self.inner.stats_raw(statistics);
+    }
+}
+
+impl ConsumerContext for Context {
+    fn rebalance(&self, consumer: &BaseConsumer<Context>, what: RDKafkaRespErr, list: &mut TopicPartitionList) {
+        let is_assign = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.closing.load(Ordering::Relaxed) {
+            let done = if is_assign { consumer.incremental_assign(list) } else { consumer.incremental_unassign(list) };
+            if let Err(error) = done {
+                tracing::debug!(%error, "a rebalance while closing");
+            }
+            return;
+        }
+        let rebalance = if is_assign { Rebalance::Assign(list.clone()) } else { Rebalance::Revoke(list.clone()) };
+        self.rebalances.lock().unwrap_or_else(PoisonError::into_inner).push_back(rebalance);
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
+        if let Err(error) = result {
+            tracing::debug!(%error, "offsets were not committed; they only inform");
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! A PostgreSQL target: rows and progress in one transaction.
+//!
+//!     get a connection ──▶ BEGIN ──▶ progress, compared and set ──▶ statements, parked events ──▶ COMMIT
+//!                                         │ 0 rows                       │ refused
+//!                                         ▼                              ▼
+//!                        done before, or another's now          ROLLBACK, and the stretch alone (see `alone`)
+//!
+//! An attempt leaves nothing behind unless it commits, so whoever calls may always try again. Whether a COMMIT without an
+//! answer took place shows at the next attempt: the progress stands where it was to go.
+
+mod alone;
+mod catalog;
+mod control;
+mod migrate;
+mod plan;
+mod pool;
+pub(crate) mod progress;
+
+use std::time::Duration;
+
+use schemas::TableName;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgTypeInfo};
+use sqlx::{AssertSqlSafe, Encode, Executor, Postgres, Type};
+
+use crate::array::TextArray;
+use crate::batch::Batch;
+use crate::config::OnError;
+use crate::error::{Error, Refused};
+use crate::parked::{Class, ParkedKeys};
+use crate::record::Partition;
+use crate::statement::{Kind, Statement};
+use crate::target::{Claim, Claimed, Done, Outcome, Target};
+
+pub(crate) use catalog::Catalog;
+pub(crate) use plan::{Plan, control as decode_control, decode};
+pub(crate) use pool::Pool;
+
+/// The longest that one attempt may take before the connection is taken for dead: TCP alone would wait for hours.
+const ATTEMPT_MAX: Duration = Duration::from_secs(300);
+
+/// The target of one group.
+#[derive(Debug)]
+pub(crate) struct Relational {
+    group: String,
+    owner: String,
+    tables: Vec<TableName>,
+    on_error: OnError,
+    pool: Pool,
+    catalog: Catalog,
+}
+
+/// Where the partition was found when a transaction was to begin.
+enum Moved {
+    /// Where we left it; it is locked, and moved.
+    Ours,
+    /// Where this batch brings it: an earlier attempt was committed, only its answer was lost.
+    Done,
+    /// With somebody else.
+    Lost,
+}
+
+/// What became of statements.
+enum Write {
+    Done { skipped: u64 },
+    Refused(Refused),
+}
+
+impl Relational {
+    pub(crate) fn new(config: &crate::config::Group, target: &postgres::Config, owner: &str) -> Relational {
+        Relational {
+            group: config.name.clone(),
+            owner: owner.to_owned(),
+            tables: config.tables.clone(),
+            on_error: config.on_error,
+            pool: Pool::new(target, &config.name, config.connections),
+            catalog: Catalog::default(),
+        }
+    }
+
+    /// Makes the target ready: our schema, and a look at the tables. Everything that is missing is told at once.
+    pub(crate) async fn open(&self, target: &postgres::Config) -> Result<(), Error> {
+        migrate::migrate(&self.pool, &target.user, &target.database).await?;
+        let mut lease = self.pool.get().await?;
+        self.read_catalog(lease.connection()).await?;
+        let misfits = self.catalog.missing(&self.tables);
+        if !misfits.is_empty() {
+            return Err(Error::Misfits { group: self.group.clone(), misfits });
+        }
+        if !self.pool.is_replica() {
+            let found = catalog::interference(lease.connection(), &self.tables).await;
+            let found = found.map_err(|cause| self.failed("look for triggers and foreign keys", cause))?;
+            if !found.is_empty() {
+                return Err(Error::Interference { found });
+            }
+        }
+        lease.keep();
+        Ok(())
+    }
+
+    /// What is missing for a table as the source's state describes it.
+    pub(crate) fn misfits(&self, table: &schemas::state::Table) -> Vec<crate::shape::Misfit> {
+        self.catalog.misfits(&table.name, &table.columns, &table.key)
+    }
+
+    /// The pool, for what works beside the batches.
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    async fn read_catalog(&self, connection: &mut PgConnection) -> Result<(), Error> {
+        let tables = catalog::read(connection, &self.tables).await;
+        self.catalog.set(tables.map_err(|cause| self.failed("read the catalog", cause))?);
+        Ok(())
+    }
+
+    fn failed(&self, operation: &'static str, cause: sqlx::Error) -> Error {
+        Error::Target { operation, target: self.pool.display.clone(), cause }
+    }
+
+    /// A refusal that is not the event's fault.
+    fn refused(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Server(cause) => self.failed("apply a batch", cause),
+            Refused::NoRow => unreachable!("a missing row is always the event's own matter"),
+        }
+    }
+
+    async fn begin(&self, connection: &mut PgConnection, claim: &Claim, batch: &Batch) -> Result<Moved, Error> {
+        let failed = |cause| self.failed("move the progress", cause);
+        connection.execute("BEGIN").await.map_err(failed)?;
+        if progress::advance(connection, &self.group, claim, batch).await.map_err(failed)? {
+            return Ok(Moved::Ours);
+        }
+        let stands = progress::read(connection, &self.group, claim).await.map_err(failed)?;
+        connection.execute("ROLLBACK").await.map_err(failed)?;
+        Ok(if stands == Some(batch.to) { Moved::Done } else { Moved::Lost })
+    }
+
+    async fn attempt(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim,
+        batch: &Batch,
+        plan: &Plan,
+        parked: &ParkedKeys,
+    ) -> Result<Outcome, Error> {
+        let failed = |cause| self.failed("apply a batch", cause);
+        if matches!(plan, Plan::OneByOne) {
+            return self.apply_alone(connection, claim, batch, parked).await;
+        }
+        match self.begin(connection, claim, batch).await? {
+            Moved::Ours => {}
+            Moved::Done => return Ok(Outcome::Done(Done { unsure: true, ..Done::default() })),
+            Moved::Lost => return Ok(Outcome::Lost),
+        }
+        let mut done = Done::default();
+        let refused = match plan {
+            Plan::OneByOne => None,
+            Plan::Control(control) => {
+                self.control(connection, &claim.partition, batch, control).await?;
+                None
+            }
+            Plan::Rows { statements, behind, applied, skipped } => {
+                (done.applied, done.skipped) = (*applied, *skipped);
+                match self.write(connection, &claim.partition, statements).await? {
+                    Write::Refused(refused) => Some(refused),
+                    Write::Done { skipped } => {
+                        done.skipped += skipped;
+                        done.applied = done.applied.saturating_sub(skipped);
+                        done.parked.clone_from(behind);
+                        progress::park(connection, &self.group, &claim.partition, behind).await.map_err(failed)?;
+                        None
+                    }
+                }
+            }
+        };
+        let refused = match refused {
+            Some(refused) => refused,
+            None => match connection.execute("COMMIT").await {
+                Ok(_) => return Ok(Outcome::Done(done)),
+                // A deferred constraint speaks here.
+                Err(cause) => Refused::Server(cause),
+            },
+        };
+        if Class::of(&refused).is_none() {
+            return Err(self.refused(refused));
+        }
+        tracing::debug!(group = %self.group, partition = %claim.partition, "a batch was refused, applying it event by event: {}", service::chain(&refused));
+        connection.execute("ROLLBACK").await.map_err(failed)?;
+        self.apply_alone(connection, claim, batch, parked).await
+    }
+
+    /// Runs statements. A row that a partial update did not find is no fault while its load is open: the chunk brings it.
+    async fn write(
+        &self,
+        connection: &mut PgConnection,
+        partition: &Partition,
+        statements: &[Statement],
+    ) -> Result<Write, Error> {
+        let mut skipped = 0;
+        for statement in statements {
+            let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
+            for array in &statement.arrays {
+                query = query.bind(array);
+            }
+            let rows = statement.rows() as u64;
+            let missing = match query.execute(&mut *connection).await {
+                Ok(done) if statement.kind == Kind::Update => rows.saturating_sub(done.rows_affected()),
+                Ok(_) => 0,
+                Err(cause) => return Ok(Write::Refused(Refused::Server(cause))),
+            };
+            if missing > 0 {
+                let loading = progress::is_loading(connection, &self.group, partition, &statement.table).await;
+                if !loading.map_err(|cause| self.failed("look for open loads", cause))? {
+                    return Ok(Write::Refused(Refused::NoRow));
+                }
+                skipped += missing;
+            }
+        }
+        Ok(Write::Done { skipped })
+    }
+
+    async fn within<T>(
+        &self,
+        operation: &'static str,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let seconds = ATTEMPT_MAX.as_secs();
+        let silent = |_| Error::Silent { target: self.pool.display.clone(), operation, seconds };
+        tokio::time::timeout(ATTEMPT_MAX, work).await.map_err(silent)?
+    }
+}
+
+impl Target for Relational {
+    type Prepared = Plan;
+
+    async fn claim(&self, partition: &Partition, _kafka: Option<i64>) -> Result<Claimed, Error> {
+        let work = async {
+            let failed = |cause| self.failed("claim a partition", cause);
+            let mut lease = self.pool.get().await?;
+            let connection = lease.connection();
+            let claimed = progress::claim(connection, &self.group, &self.owner, partition).await;
+            let (number, progress) = claimed.map_err(failed)?;
+            let parked = progress::parked_keys(connection, &self.group, partition).await.map_err(failed)?;
+            lease.keep();
+            let claim = Claim { partition: partition.clone(), number };
+            Ok(Claimed { claim, progress, parked })
+        };
+        self.within("claim a partition", work).await
+    }
+
+    fn prepare(&self, partition: &Partition, batch: &Batch, parked: &ParkedKeys) -> Result<Plan, Error> {
+        Plan::of(partition, batch, &self.catalog, parked)
+    }
+
+    async fn refresh(&self) -> Result<(), Error> {
+        let mut lease = self.pool.get().await?;
+        self.read_catalog(lease.connection()).await?;
+        lease.keep();
+        Ok(())
+    }
+
+    async fn apply(&self, claim: &Claim, batch: &Batch, plan: &Plan, parked: &ParkedKeys) -> Result<Outcome, Error> {
+        let work = async {
+            let mut lease = self.pool.get().await?;
+            let outcome = self.attempt(lease.connection(), claim, batch, plan, parked).await?;
+            lease.keep();
+            Ok(outcome)
+        };
+        self.within("apply a batch", work).await
+    }
+
+    async fn report(&self, claim: &Claim, problem: &str) {
+        let work = async {
+            let mut lease = self.pool.get().await?;
+            let said = progress::report(lease.connection(), &self.group, claim, problem).await;
+            said.map_err(|cause| self.failed("say what the matter is", cause))?;
+            lease.keep();
+            Ok(())
+        };
+        if let Err(error) = self.within("say what the matter is", work).await {
+            tracing::debug!(group = %self.group, partition = %claim.partition, "{}", service::chain(&error));
+        }
+    }
+}
+
+impl Type<Postgres> for TextArray {
+    fn type_info() -> PgTypeInfo {
+        <Vec<String> as Type<Postgres>>::type_info()
+    }
+}
+
+impl Encode<'_, Postgres> for TextArray {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        self.write(buffer);
+        Ok(IsNull::No)
+    }
+
+    fn size_hint(&self) -> usize {
+        self.bytes()
+    }
+}

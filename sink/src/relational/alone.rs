@@ -1,0 +1,154 @@
+//! A stretch that the target refused, applied alone: unfolded, in order, under savepoints, so that only what is at fault is parked.
+//!
+//!     SET CONSTRAINTS ALL IMMEDIATE         a deferred constraint would speak at COMMIT, past every savepoint
+//!     SAVEPOINT ─ events of a run, one by one ─ RELEASE
+//!        └─ one is refused: roll back, the run up to it again, then it alone: park it, and its key from here on
+
+use schemas::TableName;
+use sqlx::Executor;
+use sqlx::postgres::PgConnection;
+
+use super::plan::{self, Change};
+use super::{Moved, Relational, Write, progress};
+use crate::batch::Batch;
+use crate::error::{Error, Refused};
+use crate::parked::{Class, Parked, ParkedKeys};
+use crate::record::{Kind, Record};
+use crate::statement::statements;
+use crate::target::{Claim, Done, Outcome};
+
+/// Events between two savepoints: a refusal repeats at most this many.
+const RUN_MAX: usize = 64;
+
+/// A stretch under way.
+struct Stretch<'a> {
+    relational: &'a Relational,
+    claim: &'a Claim,
+    parked: ParkedKeys,
+    done: Done,
+}
+
+/// What became of one event.
+enum Single {
+    Applied,
+    Skipped,
+    Behind(Box<Parked>),
+    Refused(TableName, Vec<u8>, Class, Refused),
+}
+
+impl Relational {
+    /// Applies a batch event by event in one transaction; events that the target refuses for good are parked in it.
+    pub(super) async fn apply_alone(
+        &self,
+        connection: &mut PgConnection,
+        claim: &Claim,
+        batch: &Batch,
+        parked: &ParkedKeys,
+    ) -> Result<Outcome, Error> {
+        let failed = |cause| self.failed("apply a batch event by event", cause);
+        match self.begin(connection, claim, batch).await? {
+            Moved::Ours => {}
+            Moved::Done => return Ok(Outcome::Done(Done { unsure: true, ..Done::default() })),
+            Moved::Lost => return Ok(Outcome::Lost),
+        }
+        connection.execute("SET CONSTRAINTS ALL IMMEDIATE").await.map_err(failed)?;
+        let mut stretch = Stretch { relational: self, claim, parked: parked.clone(), done: Done::default() };
+        let records: Vec<Record<'_>> = batch.records().collect();
+        stretch.apply(connection, &records).await?;
+        progress::park(connection, &self.group, &claim.partition, &stretch.done.parked).await.map_err(failed)?;
+        connection.execute("COMMIT").await.map_err(failed)?;
+        Ok(Outcome::Done(stretch.done))
+    }
+}
+
+impl Stretch<'_> {
+    async fn apply(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<(), Error> {
+        let mut from = 0;
+        let mut run = RUN_MAX;
+        while from < records.len() {
+            let to = records.len().min(from + run);
+            match self.run(connection, &records[from..to]).await? {
+                None => {
+                    from = to;
+                    run = RUN_MAX;
+                }
+                // Alone and still refused: it is this one.
+                Some((0, Single::Refused(table, key, class, refused))) => {
+                    self.park(records[from], table, key, class, refused)?;
+                    from += 1;
+                    run = RUN_MAX;
+                }
+                Some((before, _)) => run = before,
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a run under a savepoint. If an event is refused nothing of the run is there, and the answer is how many stand before it.
+    async fn run(
+        &mut self,
+        connection: &mut PgConnection,
+        records: &[Record<'_>],
+    ) -> Result<Option<(usize, Single)>, Error> {
+        let failed = |cause| self.relational.failed("set a savepoint", cause);
+        connection.execute("SAVEPOINT run").await.map_err(failed)?;
+        let (mut applied, mut skipped, mut behind) = (0, 0, Vec::new());
+        for (index, record) in records.iter().enumerate() {
+            match self.single(connection, *record).await? {
+                Single::Applied => applied += 1,
+                Single::Skipped => skipped += 1,
+                Single::Behind(parked) => behind.push(*parked),
+                refused @ Single::Refused(..) => {
+                    connection.execute("ROLLBACK TO SAVEPOINT run").await.map_err(failed)?;
+                    connection.execute("RELEASE SAVEPOINT run").await.map_err(failed)?;
+                    return Ok(Some((index, refused)));
+                }
+            }
+        }
+        connection.execute("RELEASE SAVEPOINT run").await.map_err(failed)?;
+        self.done.applied += applied;
+        self.done.skipped += skipped;
+        self.done.parked.append(&mut behind);
+        Ok(None)
+    }
+
+    async fn single(&self, connection: &mut PgConnection, record: Record<'_>) -> Result<Single, Error> {
+        if record.kind != Kind::Row {
+            return Ok(Single::Skipped);
+        }
+        let (partition, relational) = (&self.claim.partition, self.relational);
+        let change = Change::of(partition, record)?;
+        let mut fold = change.fold(partition, record, &relational.catalog)?;
+        let table = fold.shape.table.clone();
+        let key = plan::add(partition, record, &mut fold, change)?;
+        if let Some(class) = self.parked.get(&table, &key) {
+            return Ok(Single::Behind(Box::new(Parked::behind(record, &table, &key, class))));
+        }
+        let refused = match relational.write(connection, partition, &statements(&[fold])).await? {
+            Write::Done { skipped: 0 } => return Ok(Single::Applied),
+            Write::Done { .. } => return Ok(Single::Skipped),
+            Write::Refused(refused) => refused,
+        };
+        match Class::of(&refused) {
+            Some(class) => Ok(Single::Refused(table, key.into_owned(), class, refused)),
+            None => Err(relational.refused(refused)),
+        }
+    }
+
+    fn park(
+        &mut self,
+        record: Record<'_>,
+        table: TableName,
+        key: Vec<u8>,
+        class: Class,
+        refused: Refused,
+    ) -> Result<(), Error> {
+        if self.relational.on_error == super::OnError::Stop {
+            let (partition, offset) = (self.claim.partition.clone(), record.offset);
+            return Err(Error::Apply { partition, offset, table, cause: refused });
+        }
+        self.done.parked.push(Parked::refused(record, &table, &key, class, &refused));
+        self.parked.insert(table, key, class);
+        Ok(())
+    }
+}

@@ -1,0 +1,136 @@
+//! What a batch comes to on a relational target: decided before a connection is needed.
+//!
+//!     records ──decode──▶ parked key? ──▶ behind
+//!                              └──▶ Fold per table ──▶ statements
+//!
+//! Pure.
+
+use std::borrow::Cow;
+
+use schemas::event::Control;
+use schemas::{ChangeEvent, Columns, TableName};
+
+use super::catalog::Catalog;
+use crate::batch::Batch;
+use crate::error::Error;
+use crate::fold::{self, Fold};
+use crate::parked::{Parked, ParkedKeys};
+use crate::record::{Kind, Partition, Record};
+use crate::statement::{Statement, statements};
+
+/// What a batch comes to.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// One control event.
+    Control(Control),
+    /// Rows: these statements, and these events parked behind others of their keys.
+    Rows { statements: Vec<Statement>, behind: Vec<Parked>, applied: u64, skipped: u64 },
+    /// Rows of a table whose equal keys can differ in text: nothing may be folded.
+    OneByOne,
+}
+
+impl Plan {
+    pub(crate) fn of(
+        partition: &Partition,
+        batch: &Batch,
+        catalog: &Catalog,
+        parked: &ParkedKeys,
+    ) -> Result<Plan, Error> {
+        if let Some(record) = batch.control() {
+            return control(partition, record).map(Plan::Control);
+        }
+        let (mut folds, mut behind): (Vec<Fold<'_>>, Vec<Parked>) = (Vec::new(), Vec::new());
+        let (mut applied, mut skipped) = (0, 0);
+        for record in batch.records() {
+            if record.kind != Kind::Row {
+                skipped += 1;
+                continue;
+            }
+            let Change { event, key } = Change::of(partition, record)?;
+            let index = index(partition, record, &mut folds, catalog, &event, key)?;
+            let fold = &mut folds[index];
+            if !fold.shape.foldable {
+                return Ok(Plan::OneByOne);
+            }
+            let canonical = fold.shape.canonical(key).map_err(|cause| decode(partition, record, cause))?;
+            if let Some(class) = parked.get(&fold.shape.table, &canonical) {
+                behind.push(Parked::behind(record, &fold.shape.table, &canonical, class));
+                continue;
+            }
+            fold.add(canonical, key, event).map_err(|cause| unfit(partition, record, cause))?;
+            applied += 1;
+        }
+        Ok(Plan::Rows { statements: statements(&folds), behind, applied, skipped })
+    }
+}
+
+/// A row's change, decoded, and its key.
+pub(super) struct Change<'a> {
+    pub(super) event: ChangeEvent<'a>,
+    pub(super) key: &'a [u8],
+}
+
+impl<'a> Change<'a> {
+    pub(super) fn of(partition: &Partition, record: Record<'a>) -> Result<Change<'a>, Error> {
+        let event = ChangeEvent::decode(record.value.unwrap_or_default());
+        let event = event.map_err(|cause| decode(partition, record, cause))?;
+        let key = record.key.ok_or_else(|| unfit(partition, record, fold::Error::NoKey))?;
+        Ok(Change { event, key })
+    }
+
+    /// A fold of this change alone, with nothing in it yet.
+    pub(super) fn fold(&self, partition: &Partition, record: Record<'_>, catalog: &Catalog) -> Result<Fold<'a>, Error> {
+        let key = Columns::decode(self.key).map_err(|cause| decode(partition, record, cause))?;
+        let table = TableName::new(self.event.source.schema.as_ref(), self.event.source.table.as_ref());
+        let shape = catalog.shape(&table, &key);
+        shape.map(Fold::new).map_err(|misfit| unfit(partition, record, misfit.into()))
+    }
+}
+
+/// The fold of the event's table: nearly always the only one.
+fn index<'a>(
+    partition: &Partition,
+    record: Record<'_>,
+    folds: &mut Vec<Fold<'a>>,
+    catalog: &Catalog,
+    event: &ChangeEvent<'a>,
+    key: &'a [u8],
+) -> Result<usize, Error> {
+    let source = &event.source;
+    let is_of = |fold: &Fold<'_>| fold.shape.table.table == source.table && fold.shape.table.schema == source.schema;
+    if let Some(index) = folds.iter().position(is_of) {
+        return Ok(index);
+    }
+    let columns = Columns::decode(key).map_err(|cause| decode(partition, record, cause))?;
+    let table = TableName::new(source.schema.as_ref(), source.table.as_ref());
+    let shape = catalog.shape(&table, &columns).map_err(|misfit| unfit(partition, record, misfit.into()))?;
+    folds.push(Fold::new(shape));
+    Ok(folds.len() - 1)
+}
+
+/// A control event, decoded.
+pub(crate) fn control(partition: &Partition, record: Record<'_>) -> Result<Control, Error> {
+    let event = ChangeEvent::decode(record.value.unwrap_or_default());
+    let event = event.map_err(|cause| decode(partition, record, cause))?;
+    event.control.ok_or_else(|| unfit(partition, record, fold::Error::NoControl))
+}
+
+pub(crate) fn decode(partition: &Partition, record: Record<'_>, cause: serde_json::Error) -> Error {
+    Error::Decode { partition: partition.clone(), offset: record.offset, cause }
+}
+
+pub(super) fn unfit(partition: &Partition, record: Record<'_>, cause: fold::Error) -> Error {
+    Error::Envelope { partition: partition.clone(), offset: record.offset, cause }
+}
+
+/// Adds a change to its fold under its canonical key, which is handed back.
+pub(super) fn add<'a>(
+    partition: &Partition,
+    record: Record<'a>,
+    fold: &mut Fold<'a>,
+    change: Change<'a>,
+) -> Result<Cow<'a, [u8]>, Error> {
+    let key = fold.shape.canonical(change.key).map_err(|cause| decode(partition, record, cause))?;
+    fold.add(key.clone(), change.key, change.event).map_err(|cause| unfit(partition, record, cause))?;
+    Ok(key)
+}

@@ -1,0 +1,162 @@
+//! Connections to the target: few, pinned, reused, thrown away at the first doubt.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use postgres::config::SslMode;
+use postgres::settings;
+use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::error::Error;
+
+/// Settings of our sessions beside the pinned ones.
+///
+/// Our statements find rows by key and nothing else, and run for weeks: a plan made once while a table was empty must not
+/// scan it when it is full, and planning anew for every batch costs more than it finds.
+const SETTINGS: &[(&str, &str)] = &[
+    ("lock_timeout", "30s"),
+    ("idle_in_transaction_session_timeout", "60s"),
+    ("plan_cache_mode", "force_generic_plan"),
+    ("enable_hashjoin", "off"),
+    ("enable_mergejoin", "off"),
+    ("enable_seqscan", "off"),
+    ("jit", "off"),
+];
+
+/// More statements than one group's tables give rise to.
+const STATEMENTS_MAX: usize = 1_000;
+
+/// The target's connections for one group.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    options: PgConnectOptions,
+    connect_timeout: Duration,
+    /// How messages call the target.
+    pub(crate) display: String,
+    permits: Semaphore,
+    idle: Mutex<Vec<PgConnection>>,
+    /// Whether the server let us take the replica role.
+    replica: AtomicBool,
+    told: AtomicBool,
+}
+
+/// A connection in use. Dropped without [`Lease::keep`] it is closed, whatever its state.
+#[derive(Debug)]
+pub(crate) struct Lease<'p> {
+    pool: &'p Pool,
+    connection: PgConnection,
+    _permit: SemaphorePermit<'p>,
+}
+
+impl Lease<'_> {
+    pub(crate) fn connection(&mut self) -> &mut PgConnection {
+        &mut self.connection
+    }
+
+    /// Gives it back, outside any transaction, for the next one.
+    pub(crate) fn keep(self) {
+        self.pool.idle.lock().unwrap_or_else(PoisonError::into_inner).push(self.connection);
+    }
+}
+
+impl Pool {
+    pub(crate) fn new(config: &postgres::Config, group: &str, connections: usize) -> Pool {
+        Pool {
+            options: options(config, &format!("sink {group}")),
+            connect_timeout: config.connect_timeout,
+            display: config.display(),
+            permits: Semaphore::new(connections),
+            idle: Mutex::default(),
+            replica: AtomicBool::new(false),
+            told: AtomicBool::new(false),
+        }
+    }
+
+    /// A connection that is free, or a new one; waits while all are in use.
+    pub(crate) async fn get(&self) -> Result<Lease<'_>, Error> {
+        let permit = self.permits.acquire().await.expect("the semaphore is never closed");
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        Ok(Lease { pool: self, connection, _permit: permit })
+    }
+
+    /// Whether triggers and foreign keys of the target keep still for what we apply. Known after the first connection.
+    pub(crate) fn is_replica(&self) -> bool {
+        self.replica.load(Ordering::Relaxed)
+    }
+
+    async fn connect(&self) -> Result<PgConnection, Error> {
+        let refused = |cause| Error::Connect { target: self.display.clone(), cause };
+        let connecting = async {
+            let mut connection = PgConnection::connect_with(&self.options).await?;
+            let version = sqlx::query("SHOW server_version").fetch_one(&mut connection).await?;
+            let version = settings::major(version.get(0)).unwrap_or_default();
+            let newer = settings::statements(version);
+            if !newer.is_empty() {
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(newer))).await?;
+            }
+            self.take_replica_role(&mut connection).await?;
+            Ok(connection)
+        };
+        let seconds = self.connect_timeout.as_secs();
+        let silent = |_| Error::Silent { target: self.display.clone(), operation: "let us in", seconds };
+        tokio::time::timeout(self.connect_timeout, connecting).await.map_err(silent)?.map_err(refused)
+    }
+
+    async fn take_replica_role(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
+        match connection.execute("SET session_replication_role = replica").await {
+            Ok(_) => {
+                self.replica.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42501") => {
+                self.replica.store(false, Ordering::Relaxed);
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    tracing::info!(
+                        target = %self.display,
+                        "not permitted to set session_replication_role: triggers and foreign keys of the target act on what is applied"
+                    );
+                }
+                Ok(())
+            }
+            Err(other) => Err(other),
+        }
+    }
+}
+
+fn options(config: &postgres::Config, purpose: &str) -> PgConnectOptions {
+    let mode = match config.tls.mode {
+        SslMode::Disable => PgSslMode::Disable,
+        SslMode::Require => PgSslMode::Require,
+        SslMode::VerifyCa => PgSslMode::VerifyCa,
+        SslMode::VerifyFull => PgSslMode::VerifyFull,
+    };
+    let mut options = PgConnectOptions::new_without_pgpass()
+        .host(&config.host)
+        .port(config.port)
+        .username(&config.user)
+        .database(&config.database)
+        .ssl_mode(mode)
+        .statement_cache_capacity(STATEMENTS_MAX)
+        .application_name(&settings::application_name(purpose))
+        // The driver sends a weaker value of its own otherwise, and that would win.
+        .extra_float_digits(3)
+        .options(settings::PINNED.iter().chain(SETTINGS).copied())
+        .disable_statement_logging();
+    if !config.password.is_empty() {
+        options = options.password(config.password.expose());
+    }
+    if let Some(file) = &config.tls.root_certificate {
+        options = options.ssl_root_cert(file);
+    }
+    if let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) {
+        options = options.ssl_client_cert(certificate).ssl_client_key(key);
+    }
+    options
+}
