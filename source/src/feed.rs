@@ -189,6 +189,7 @@ impl Feed {
     }
 
     /// The state as it will be committed next.
+    #[cfg(test)]
     pub fn state(&self) -> &State {
         &self.state
     }
@@ -269,7 +270,7 @@ impl Feed {
             Message::Truncate { oids, cascade, restart_identity } => {
                 self.truncate(&oids, start, cascade, restart_identity, outbox)
             }
-            Message::Message { transactional, lsn, prefix, content } => {
+            Message::Logical { transactional, lsn, prefix, content } => {
                 if prefix == self.label.messages && transactional {
                     self.message(lsn, content, outbox)?;
                 }

@@ -66,7 +66,9 @@ pub async fn run(
         match ended {
             Ok(()) => return Ok(()),
             Err(error) => match error.severity() {
-                Severity::Stop => return Ok(()),
+                Severity::Stop if stop.is_cancelled() => return Ok(()),
+                // Nobody asked: a part of the session ended without a word, and the next may do better.
+                Severity::Stop => outage.failed(&error),
                 Severity::Transient if streamed || begun.elapsed() < config.start_timeout => outage.failed(&error),
                 Severity::Transient | Severity::Fatal => {
                     health.failed("source", &error.to_string());

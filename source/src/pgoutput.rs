@@ -63,7 +63,7 @@ pub enum Message<'a> {
         restart_identity: bool,
     },
     /// A logical message.
-    Message {
+    Logical {
         /// Whether it belongs to the transaction that is open.
         transactional: bool,
         /// The start of the record *behind* it.
@@ -161,7 +161,7 @@ impl<'a> Reader<'a> {
             b'M' => {
                 let (transactional, lsn, prefix) = (self.u8()? & 1 != 0, self.lsn()?, self.text()?);
                 let length = self.u32()? as usize;
-                Message::Message { transactional, lsn, prefix, content: self.take(length)? }
+                Message::Logical { transactional, lsn, prefix, content: self.take(length)? }
             }
             _ => return None,
         })
@@ -288,7 +288,7 @@ mod tests {
         let expected = Message::Truncate { oids: vec![7, 8], cascade: true, restart_identity: true };
         assert_eq!(decode(truncate).expect("truncate"), expected);
         let message = bytes(&[b"M\x01", &lsn(64), b"tributary/s\0", b"\0\0\0\x02hi"]);
-        let expected = Message::Message { transactional: true, lsn: Lsn(64), prefix: "tributary/s", content: b"hi" };
+        let expected = Message::Logical { transactional: true, lsn: Lsn(64), prefix: "tributary/s", content: b"hi" };
         assert_eq!(decode(&message).expect("message"), expected);
         let relation = bytes(&[b"R\0\0\0\x07public\0users\0d\0\x01\x01id\0\0\0\0\x14\xff\xff\xff\xff"]);
         let column = Column { identity: true, name: "id".into(), type_oid: 20, modifier: -1 };

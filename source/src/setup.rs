@@ -168,13 +168,12 @@ async fn look_at(
             quote::identifier(&config.postgres.user)
         ));
     }
-    match published_form(client, config, survey.version, oid, published).await? {
-        (described, details) => match Relation::new(&described, &details, &config.name, &config.postgres.database) {
-            Ok(relation) => {
-                survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() })
-            }
-            Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}")),
-        },
+    let (described, details) = published_form(client, config, survey.version, oid, published).await?;
+    match Relation::new(&described, &details, &config.name, &config.postgres.database) {
+        Ok(relation) => {
+            survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() });
+        }
+        Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}")),
     }
     Ok(())
 }

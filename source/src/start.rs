@@ -77,7 +77,7 @@ pub async fn first(
     };
     let data: Vec<String> = names.values().cloned().collect();
     let state_topic = topic::of_state(prefix);
-    let plan = topics::plan(&admin, &config.topics, &state_topic, &data).await?;
+    let plan = topics::plan(&admin, kafka, &config.topics, &state_topic, &data).await?;
     survey.faults.extend(plan.faults);
     if !survey.faults.is_empty() {
         return Err(Error::Unready(survey.faults));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use kafka::admin::{Admin, NewTopic, Topic};
+use kafka::topic::{Isolation, read_all};
 use schemas::state;
 
 use crate::Error;
@@ -19,7 +20,13 @@ pub struct Plan {
 }
 
 /// Compares topics with the configuration, for a first start: existing ones must be empty, or their history is unknown.
-pub async fn plan(admin: &Admin, config: &Topics, state_topic: &str, data: &[String]) -> Result<Plan, Error> {
+pub async fn plan(
+    admin: &Admin,
+    kafka: &kafka::Config,
+    config: &Topics,
+    state_topic: &str,
+    data: &[String],
+) -> Result<Plan, Error> {
     let names: Vec<&str> = data.iter().map(String::as_str).chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
     let mut plan = Plan::default();
@@ -36,7 +43,7 @@ pub async fn plan(admin: &Admin, config: &Topics, state_topic: &str, data: &[Str
                 topic.partitions
             ));
         }
-        if admin.offsets(name, topic.partitions).await?.iter().any(|offsets| offsets.end > 0) {
+        if holds_records(kafka, name).await? {
             plan.faults.push(format!(
                 "the topic {name} holds records but {state_topic} holds no state: it is another source's, or the state was lost; use another prefix"
             ));
@@ -50,6 +57,26 @@ pub async fn plan(admin: &Admin, config: &Topics, state_topic: &str, data: &[Str
         ));
     }
     Ok(plan)
+}
+
+/// Whether a reader would find anything. Offsets do not tell: a first start that died leaves an aborted transaction.
+async fn holds_records(kafka: &kafka::Config, name: &str) -> Result<bool, Error> {
+    enum Found {
+        Record,
+        Failed(kafka::Error),
+    }
+    impl From<kafka::Error> for Found {
+        fn from(error: kafka::Error) -> Found {
+            Found::Failed(error)
+        }
+    }
+    let (kafka, name) = (kafka.clone(), name.to_owned());
+    let read = move || read_all(&kafka, &name, Isolation::ReadCommitted, &|| false, |_| Err(Found::Record));
+    match tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)? {
+        Ok(()) => Ok(false),
+        Err(Found::Record) => Ok(true),
+        Err(Found::Failed(error)) => Err(error.into()),
+    }
 }
 
 /// Makes the missing topics.

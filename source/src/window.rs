@@ -60,7 +60,6 @@ impl Rows {
     }
 
     /// How many whole rows there are.
-    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.cells.len() / self.columns.max(1)
     }
@@ -151,7 +150,7 @@ struct Window {
 #[derive(Debug)]
 pub enum Settled {
     /// Publish what is left of it.
-    Publish(Chunk, Vec<bool>),
+    Publish(Box<Chunk>, Vec<bool>),
     /// It cannot be made exact: read the range again.
     Again(&'static str),
 }
@@ -282,7 +281,7 @@ impl Windows {
                 }
             }
         }
-        Settled::Publish(chunk, keep)
+        Settled::Publish(Box::new(chunk), keep)
     }
 
     fn trim(&mut self) {
