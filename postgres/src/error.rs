@@ -52,7 +52,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// A file with certificates or keys cannot be used.
-    #[error("cannot use {} as {purpose}: it must be a readable PEM file", .file.display())]
+    #[error("cannot use {} as {purpose}: give a readable PEM file; a key must belong to its certificate, an X.509 of version 3", .file.display())]
     Certificates {
         /// The file as configured.
         file: PathBuf,
