@@ -131,10 +131,8 @@ impl FromStr for Mode {
 }
 
 impl Config {
-    /// Reads `[target]`, `[redis]` and `[groups.*]`. Tables that a group does not name are those of `[source]`.
-    pub fn read(root: &mut Reader<'_>) -> Config {
-        let defaults: Vec<TableName> =
-            root.optional_section("source").map(|mut source| source.parsed_list("tables")).unwrap_or_default();
+    /// Reads `[target]`, `[redis]` and `[groups.*]`. A group that names no tables takes those `published`.
+    pub fn read(root: &mut Reader<'_>, published: &[TableName]) -> Config {
         let target = root.optional_section("target").map(|mut section| {
             let target = postgres::Config::read(&mut section);
             section.finish();
@@ -147,7 +145,7 @@ impl Config {
         });
         let mut groups = Vec::new();
         for (name, mut section) in root.named_sections("groups") {
-            let group = Group::read(name, &mut section, &defaults);
+            let group = Group::read(name, &mut section, published);
             match group.to {
                 To::Postgres if target.is_none() => {
                     section.fault("to", "feeds the target database: add [target] with its url")

@@ -1,0 +1,220 @@
+//! What may be written on the command line, and what `--help` teaches about it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+const ABOUT: &str = "\
+tributary reads the changes of a PostgreSQL database, publishes each once to Kafka, and lets groups apply them elsewhere: \
+into another PostgreSQL database, or as notices in Redis. Nothing is lost, nothing comes twice, and every row keeps its order.
+
+The usual way:
+
+  tributary init       write a sample tributary.toml, then put your addresses and tables in
+  tributary doctor     see what is missing on the servers, each with its remedy
+  tributary run        copy the tables and follow them, in one process
+  tributary status     see where every part is
+  tributary verify     compare the numbers of rows on both sides
+
+Larger installations run `tributary source` once and `tributary sink` as often as they like.";
+
+const AFTER: &str = "\
+Configuration: one TOML file (--config), and over it the environment: TRIBUTARY_SOURCE__PASSWORD stands over the key \
+`password` of the section [source]. All faults are told at once, before any server is contacted.
+
+Exit codes:
+  0  done, and nothing to report
+  1  something was found: a difference, a fault, a parked event
+  2  could not run or could not tell: the configuration, a server out of reach, an error that only a person can mend";
+
+/// The command line.
+#[derive(Debug, Parser)]
+#[command(name = "tributary", version, about = "Move tables out of a live PostgreSQL through Kafka", long_about = ABOUT)]
+#[command(after_help = AFTER, arg_required_else_help = true, propagate_version = true)]
+pub(crate) struct Arguments {
+    /// The configuration file
+    #[arg(long, short, global = true, value_name = "FILE", default_value = "tributary.toml", env = "TRIBUTARY_CONFIG")]
+    pub(crate) config: PathBuf,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Publish the changes of the source database to Kafka
+    ///
+    /// Takes the replication slot, copies the tables that were never copied, and follows them. Runs until SIGTERM or SIGINT.
+    /// A second one started beside it waits for the slot and takes over when the first is gone: a stand-by is that simple.
+    ///
+    /// Needs [source] and [kafka]. Publication and slot are made when source.create = true, topics when
+    /// source.topics.create = true; otherwise what is missing is told, with the SQL for it.
+    Source,
+
+    /// Apply events from Kafka: into the target database, as notices in Redis
+    ///
+    /// Runs the configured groups, each at its own pace, until SIGTERM or SIGINT. Started several times, on one machine or
+    /// many, the processes share the partitions; when one dies the others take over what it had.
+    ///
+    /// Needs [kafka], [groups.*], and [target] or [redis] for what the groups feed. The tables must exist in the target.
+    Sink(Groups),
+
+    /// Source and sink in one process
+    ///
+    /// What most people with one machine want. If one part cannot go on, the other is stopped too.
+    Run(Groups),
+
+    /// Compare the numbers of rows on both sides
+    ///
+    /// Counts only: equal counts do not prove equal rows. Each side is counted in one snapshot; the two are not taken at one
+    /// place in the stream, so while changes are under way a difference may be what is under way. Stop the writes, or give
+    /// --within, and a table that differs is counted again until it agrees or the time is over.
+    ///
+    /// Exit code 0: as many rows everywhere. 1: a difference. 2: a table could not be counted.
+    Verify(Verify),
+
+    /// Look at events that were set aside
+    ///
+    /// An event that cannot be applied is parked in the target database with all later events of its key, so that the rest
+    /// goes on: `dead` when it will never apply as it is, `undecided` when other events may make it possible.
+    #[command(subcommand)]
+    Dlq(Dlq),
+
+    /// Show where every part is: tables, slot, groups and partitions
+    ///
+    /// Lag is in records, counted from the numbers that tributary gives them: 0 is caught up.
+    ///
+    /// Exit code 0: all is well. 1: something needs a person: parked events, a group's error, a slot that is lost. 2: a part
+    /// could not be asked.
+    Status(Form),
+
+    /// Check the servers for what tributary needs, and say how to get it
+    ///
+    /// Changes nothing. Run it before the first start, and whenever something is odd.
+    ///
+    /// Exit code 0: ready. 1: at least one fault.
+    Doctor(Form),
+
+    /// Write a commented sample configuration to the file of --config
+    ///
+    /// Never overwrites a file.
+    Init,
+}
+
+/// Which groups.
+#[derive(Debug, Args)]
+pub(crate) struct Groups {
+    /// Run only this group; may be given several times. By default all that are configured
+    #[arg(long = "group", value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+}
+
+/// How to print.
+#[derive(Debug, Clone, Copy, Args)]
+pub(crate) struct Form {
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How to compare.
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// Compare only this table, as schema.table; may be given several times
+    #[arg(long = "table", value_name = "TABLE")]
+    pub(crate) tables: Vec<schemas::TableName>,
+
+    /// Count a differing table again for so long before it is reported
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(crate) within: u64,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// What to look at.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Dlq {
+    /// List parked events, by group, topic, partition and offset
+    ///
+    /// Exit code 0: nothing is parked. 1: something is.
+    List(DlqList),
+
+    /// Show one parked event whole: key, value, headers, and why it could not be applied
+    ///
+    /// Prints the values of the row: mind who reads along.
+    Show(DlqShow),
+}
+
+/// Which parked events.
+#[derive(Debug, Args)]
+pub(crate) struct DlqList {
+    /// Only those of this group
+    #[arg(long, value_name = "NAME")]
+    pub(crate) group: Option<String>,
+
+    /// Only those of this table, as schema.table
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) table: Option<schemas::TableName>,
+
+    /// Only those of this class
+    #[arg(long, value_enum)]
+    pub(crate) class: Option<Class>,
+
+    /// At most so many
+    #[arg(long, value_name = "COUNT", default_value_t = 100)]
+    pub(crate) limit: u32,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// One parked event.
+#[derive(Debug, Args)]
+pub(crate) struct DlqShow {
+    /// Its place as `dlq list` prints it: GROUP:TOPIC:PARTITION:OFFSET
+    pub(crate) place: crate::dlq::Place,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// What is thought of a parked event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Class {
+    /// Will never apply as it is
+    Dead,
+    /// May apply once other events have been applied
+    Undecided,
+}
+
+impl Class {
+    /// As the target has it.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Class::Dead => "dead",
+            Class::Undecided => "undecided",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_file_may_be_named_before_or_after_the_command() {
+        for line in [["tributary", "-c", "a.toml", "status"], ["tributary", "status", "--config", "a.toml"]] {
+            let arguments = Arguments::try_parse_from(line).expect("both are good");
+            assert_eq!(arguments.config, PathBuf::from("a.toml"));
+        }
+    }
+}

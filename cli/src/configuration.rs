@@ -1,0 +1,125 @@
+//! The whole configuration: each part reads its own section, all faults together.
+
+use std::path::{Path, PathBuf};
+
+use schemas::{TableName, topic};
+use service::config::Document;
+use service::{http, log};
+
+use crate::failure::Failure;
+
+/// All sections.
+#[derive(Debug)]
+pub(crate) struct Configuration {
+    pub(crate) file: PathBuf,
+    pub(crate) prefix: String,
+    pub(crate) log: log::Config,
+    pub(crate) http: Option<http::Config>,
+    pub(crate) kafka: kafka::Config,
+    pub(crate) source: Option<source::Config>,
+    pub(crate) sink: sink::Config,
+}
+
+impl Configuration {
+    /// Reads `file` with the environment over it. Contacts no server.
+    pub(crate) fn read(file: &Path) -> Result<Configuration, Failure> {
+        if !file.exists() {
+            return Err(Failure::NoConfiguration(file.to_owned()));
+        }
+        Configuration::from(Document::read(file, std::env::vars())?, file)
+    }
+
+    fn from(document: Document, file: &Path) -> Result<Configuration, Failure> {
+        let mut root = document.root();
+        // Shared clusters hand out prefixes that end in the dot that we put behind it.
+        let prefix = root.required::<String>("prefix").trim_end_matches('.').to_owned();
+        if root.has("prefix") && !topic::is_valid(&prefix) {
+            root.fault(
+                "prefix",
+                "stands before every topic and group: letters, digits, dots, hyphens and underscores, as in \"shop\"",
+            );
+        }
+        let log = log::Config::read(&mut root.section("log"));
+        let http = root.optional_section("http").map(|mut section| http::Config::read(&mut section));
+        let kafka = kafka::Config::read(&mut root.section("kafka"));
+        let source = root.optional_section("source").map(|mut section| source::Config::read(&mut section, &prefix));
+        let published = source.as_ref().map(|source| source.tables.as_slice()).unwrap_or_default();
+        let sink = sink::Config::read(&mut root, published);
+        drop(root);
+        document.finish()?;
+        Ok(Configuration { file: file.to_owned(), prefix, log, http, kafka, source, sink })
+    }
+
+    /// The section [source], which `command` cannot do without.
+    pub(crate) fn source(&self, command: &'static str) -> Result<&source::Config, Failure> {
+        self.source.as_ref().ok_or_else(|| self.lacks("source", command))
+    }
+
+    /// The section [target], which `command` cannot do without.
+    pub(crate) fn target(&self, command: &'static str) -> Result<&postgres::Config, Failure> {
+        self.sink.target.as_ref().ok_or_else(|| self.lacks("target", command))
+    }
+
+    /// What a missing section means for `command`.
+    pub(crate) fn lacks(&self, section: &'static str, command: &'static str) -> Failure {
+        Failure::NoSection { file: self.file.clone(), section, command }
+    }
+
+    /// Every table that is published or taken, each once: those of the source first, in their order.
+    pub(crate) fn tables(&self) -> Vec<TableName> {
+        let published = self.source.iter().flat_map(|source| &source.tables);
+        let taken = self.sink.groups.iter().flat_map(|group| &group.tables);
+        let mut tables: Vec<TableName> = Vec::new();
+        for table in published.chain(taken) {
+            if !tables.contains(table) {
+                tables.push(table.clone());
+            }
+        }
+        tables
+    }
+
+    /// The tables that end up in the target database.
+    pub(crate) fn target_tables(&self) -> Vec<TableName> {
+        let feeds_target = |group: &&sink::config::Group| matches!(group.to, sink::config::To::Postgres);
+        let taken: Vec<&TableName> =
+            self.sink.groups.iter().filter(feeds_target).flat_map(|group| &group.tables).collect();
+        self.tables().into_iter().filter(|table| taken.contains(&table)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<Configuration, String> {
+        let document = Document::parse(text, std::iter::empty()).expect("the text is TOML");
+        Configuration::from(document, Path::new("tributary.toml")).map_err(|failure| failure.to_string())
+    }
+
+    #[test]
+    fn the_sample_is_a_configuration_without_fault() {
+        let sample = read(crate::init::SAMPLE).expect("the sample can be used as it stands");
+        assert_eq!(sample.prefix, "shop");
+        assert!(sample.source.is_some() && sample.http.is_some());
+        assert_eq!(sample.sink.groups.len(), 2);
+        assert_eq!(sample.target_tables(), sample.tables());
+    }
+
+    #[test]
+    fn sections_of_parts_that_do_not_run_here_may_be_left_out() {
+        let text = "prefix = 'shop.'\n[kafka]\nbrokers = 'kafka://a:1'\n[target]\nurl = 'postgresql://u@h/d'\n\
+                    [groups.rdb]\nto = 'postgres'\ntables = ['public.users']";
+        let sink_alone = read(text).expect("a sink needs no source");
+        assert_eq!(sink_alone.prefix, "shop");
+        assert!(matches!(sink_alone.source("source"), Err(Failure::NoSection { section: "source", .. })));
+    }
+
+    #[test]
+    fn faults_of_all_sections_are_told_at_once() {
+        let text = "prefix = 'a b'\n[kafka]\nbroker = 'a:1'\n[source]\ntables = ['x']\n[groups.rdb]\nto = 'mysql'";
+        let faults = read(text).expect_err("nothing here is right");
+        for key in ["prefix", "kafka.brokers", "kafka.broker", "source.url", "source.tables", "groups.rdb.to"] {
+            assert!(faults.contains(key), "{key} is missing in: {faults}");
+        }
+    }
+}

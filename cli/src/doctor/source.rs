@@ -1,0 +1,289 @@
+//! The source database: its server, our role, the slot, the publication, the tables.
+
+use std::collections::BTreeMap;
+
+use postgres::replication::Replication;
+use postgres::{Client, Error, quote};
+use schemas::TableName;
+
+use super::catalog::{self, Table, Tables};
+use super::{Check, Checks, clock};
+use crate::output::bytes;
+
+/// The oldest server that we read from.
+const VERSION_MIN: i32 = 140_000;
+
+/// Looks at the source, and returns what its tables are like.
+pub(super) async fn check(config: &source::Config) -> (Vec<Check>, Tables) {
+    let mut checks = Checks::of("source");
+    let client = match postgres::connect(&config.postgres, "doctor").await {
+        Ok(client) => client,
+        Err(error) => {
+            checks.failed("connection", &error);
+            return (checks.list, Tables::new());
+        }
+    };
+    checks.good("connection", config.postgres.display());
+    let looked = async {
+        server(&mut checks, &client).await?;
+        clock::check(&mut checks, &client).await?;
+        role(&mut checks, &client, config).await?;
+        slot(&mut checks, &client, config).await?;
+        let tables = catalog::read(&client, &config.tables).await?;
+        for name in &config.tables {
+            table(&mut checks, config, name, tables.get(name));
+        }
+        publication(&mut checks, &client, config, &tables).await?;
+        Ok::<_, Error>(tables)
+    };
+    let tables = match looked.await {
+        Ok(tables) => tables,
+        Err(error) => {
+            checks.failed("catalog", &error);
+            Tables::new()
+        }
+    };
+    (checks.list, tables)
+}
+
+async fn server(checks: &mut Checks, client: &Client) -> Result<(), Error> {
+    const QUERY: &str = "
+        SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_is_in_recovery(),
+               current_setting('wal_level'),
+               current_setting('max_replication_slots')::int8, (SELECT count(*) FROM pg_replication_slots),
+               current_setting('max_wal_senders')::int8, (SELECT count(*) FROM pg_stat_replication)";
+    let row =
+        client.query_one(QUERY, &[]).await.map_err(|cause| Error::statement("read the server's settings", cause))?;
+    let (version, number): (&str, i32) = (row.get(0), row.get(1));
+    checks.expect(number >= VERSION_MIN, "version", version, "upgrade PostgreSQL to 14 or later");
+    let is_standby: bool = row.get(2);
+    let remedy = "point [source] url at the primary: on a standby snapshots cannot be told apart from the stream";
+    checks.expect(!is_standby, "role of the server", if is_standby { "standby" } else { "primary" }, remedy);
+    let level: &str = row.get(3);
+    checks.expect(
+        level == "logical",
+        "wal_level",
+        level,
+        "ALTER SYSTEM SET wal_level = logical, then restart PostgreSQL",
+    );
+    let (slots_max, slots): (i64, i64) = (row.get(4), row.get(5));
+    let remedy = "drop slots that nobody reads (pg_replication_slots, active = false), or raise max_replication_slots and restart";
+    checks.expect(slots < slots_max, "replication slots", format!("{slots} of {slots_max} in use"), remedy);
+    let (senders_max, senders): (i64, i64) = (row.get(6), row.get(7));
+    let remedy = "raise max_wal_senders and restart: the source holds one, its first start and verify one more";
+    checks.expect(senders + 1 < senders_max, "walsenders", format!("{senders} of {senders_max} in use"), remedy);
+    Ok(())
+}
+
+async fn role(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
+    const QUERY: &str = "
+        SELECT r.rolreplication OR r.rolsuper OR EXISTS (
+                   SELECT FROM pg_roles g WHERE g.rolname = 'rds_replication' AND pg_has_role(g.oid, 'MEMBER')),
+               r.rolsuper
+        FROM pg_roles r WHERE r.rolname = current_user";
+    let row =
+        client.query_one(QUERY, &[]).await.map_err(|cause| Error::statement("read the rights of our role", cause))?;
+    let user = &config.postgres.user;
+    let may: bool = row.get(0);
+    let remedy = format!("ALTER ROLE {} REPLICATION (on RDS: GRANT rds_replication TO it)", quote::identifier(user));
+    checks.expect(may, "right to replicate", format!("{user} {}", if may { "has it" } else { "lacks it" }), remedy);
+    match Replication::connect(&config.postgres).await {
+        Ok(mut replication) => match replication.identify().await {
+            Ok(system) => checks
+                .good("replication connection", format!("system {}, timeline {}", system.system_id, system.timeline)),
+            Err(error) => checks.failed("replication connection", &error),
+        },
+        Err(error) => checks.failed("replication connection", &error),
+    }
+    Ok(())
+}
+
+async fn slot(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
+    const QUERY: &str = "
+        SELECT s.plugin::text, s.database::text = current_database(), s.active_pid, s.wal_status,
+               (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8
+        FROM pg_replication_slots s WHERE s.slot_name = $1";
+    let row = client.query_opt(QUERY, &[&config.slot]).await;
+    let row = row.map_err(|cause| Error::statement("read the replication slots", cause))?;
+    let what = format!("slot {}", config.slot);
+    let Some(row) = row else {
+        if config.create {
+            checks.good(what, "not there yet: the source will make it");
+        } else {
+            let remedy = "set source.create = true: the slot's first snapshot must be taken by the source itself";
+            checks.fault(what, "missing", remedy);
+        }
+        return Ok(());
+    };
+    let plugin: Option<String> = row.get(0);
+    let is_here: Option<bool> = row.get(1);
+    if plugin.as_deref() != Some("pgoutput") || is_here != Some(true) {
+        checks.fault(what, "belongs to another plugin or database", "choose another name with source.slot");
+        return Ok(());
+    }
+    let (pid, status, behind): (Option<i32>, Option<String>, Option<i64>) = (row.get(2), row.get(3), row.get(4));
+    let behind = bytes(u64::try_from(behind.unwrap_or(0)).unwrap_or(0));
+    let reader = pid.map_or_else(|| "read by nobody".to_owned(), |pid| format!("read by process {pid}"));
+    let status = status.unwrap_or_default();
+    let remedy = "raise max_slot_wal_keep_size and let the source catch up; a slot that is lost cannot be continued: drop it and load again under a new prefix";
+    checks.expect(
+        status != "lost" && status != "unreserved",
+        what,
+        format!("{status}, {behind} behind, {reader}"),
+        remedy,
+    );
+    Ok(())
+}
+
+fn table(checks: &mut Checks, config: &source::Config, name: &TableName, table: Option<&Table>) {
+    let what = format!("table {name}");
+    let user = quote::identifier(&config.postgres.user);
+    let sql = quote::table(name);
+    let Some(table) = table else {
+        return checks.fault(what, "not there", "correct source.tables: names are taken as they stand, case included");
+    };
+    if !matches!(table.kind.as_str(), "r" | "p") {
+        return checks.fault(what, "no table", "take it out of source.tables: only tables are replicated");
+    }
+    if table.persistence != "p" {
+        return checks.fault(what, "unlogged or temporary", format!("ALTER TABLE {sql} SET LOGGED"));
+    }
+    if !table.may("SELECT") {
+        return checks.fault(what, "may not be read", format!("GRANT SELECT ON {sql} TO {user}"));
+    }
+    if table.key.is_empty() {
+        let (found, remedy) = match table.replica_identity.as_str() {
+            "n" => {
+                ("replica identity NOTHING", format!("ALTER TABLE {sql} REPLICA IDENTITY DEFAULT, with a primary key"))
+            }
+            _ => (
+                "no primary key that is not deferrable",
+                format!(
+                    "ALTER TABLE {sql} ADD PRIMARY KEY (…), or name a unique index: ALTER TABLE {sql} REPLICA IDENTITY USING INDEX …"
+                ),
+            ),
+        };
+        return checks.fault(what, found, remedy);
+    }
+    checks.good(what, format!("key {}", table.key.join(", ")));
+}
+
+async fn publication(
+    checks: &mut Checks,
+    client: &Client,
+    config: &source::Config,
+    tables: &Tables,
+) -> Result<(), Error> {
+    let failed = |cause| Error::statement(format!("read the publication {}", config.publication), cause);
+    let query = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1";
+    let what = format!("publication {}", config.publication);
+    let name = quote::identifier(&config.publication);
+    let Some(row) = client.query_opt(query, &[&config.publication]).await.map_err(failed)? else {
+        return missing_publication(checks, client, config, tables, what).await;
+    };
+    let left_out: Vec<&str> = ["insert", "update", "delete", "truncate"]
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, operation)| (!row.get::<_, bool>(index)).then_some(operation))
+        .collect();
+    let remedy = format!("ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')");
+    checks.expect(
+        left_out.is_empty(),
+        what.clone(),
+        if left_out.is_empty() { "all operations".to_owned() } else { format!("leaves out {}", left_out.join(", ")) },
+        remedy,
+    );
+    // Lists of columns and row filters came with 15.
+    let query = "SELECT schemaname::text, tablename::text,
+                        ARRAY(SELECT jsonb_array_elements_text(coalesce(nullif(to_jsonb(t) -> 'attnames', 'null'), '[]'))),
+                        to_jsonb(t) ->> 'rowfilter'
+                 FROM pg_publication_tables t WHERE pubname = $1";
+    let rows = client.query(query, &[&config.publication]).await.map_err(failed)?;
+    let published: BTreeMap<TableName, (Vec<String>, Option<String>)> = rows
+        .iter()
+        .map(|row| (TableName::new(row.get::<_, String>(0), row.get::<_, String>(1)), (row.get(2), row.get(3))))
+        .collect();
+    for (table, like) in tables {
+        let what = format!("{what}, {table}");
+        let Some((columns, filter)) = published.get(table) else {
+            if config.create {
+                checks.expect(
+                    like.is_owned,
+                    what,
+                    "not in it yet: the source will add it",
+                    owner_remedy(config, table),
+                );
+            } else {
+                checks.fault(what, "not in it", format!("ALTER PUBLICATION {name} ADD TABLE {}", quote::table(table)));
+            }
+            continue;
+        };
+        let hidden: Vec<&str> = like
+            .columns
+            .iter()
+            .filter(|column| !columns.is_empty() && !columns.contains(column))
+            .map(String::as_str)
+            .collect();
+        if let Some(key) = hidden.iter().find(|column| like.key.iter().any(|key| key == *column)) {
+            let remedy =
+                format!("put {key} into the publication's list of columns: a row cannot be told without its key");
+            checks.fault(what, format!("leaves out the key column {key}"), remedy);
+        } else if !hidden.is_empty() {
+            checks.warn(
+                what,
+                format!("leaves out {}", hidden.join(", ")),
+                "intended? These columns will not be in the target",
+            );
+        } else if filter.is_some() {
+            checks.warn(
+                what,
+                "has a row filter",
+                "intended? An update that leaves the filter becomes a delete in the target",
+            );
+        } else {
+            checks.good(what, "all columns, all rows");
+        }
+    }
+    Ok(())
+}
+
+async fn missing_publication(
+    checks: &mut Checks,
+    client: &Client,
+    config: &source::Config,
+    tables: &Tables,
+    what: String,
+) -> Result<(), Error> {
+    if !config.create {
+        let list = config.tables.iter().map(quote::table).collect::<Vec<_>>().join(", ");
+        let sql = format!(
+            "CREATE PUBLICATION {} FOR TABLE {list}, or source.create = true",
+            quote::identifier(&config.publication)
+        );
+        checks.fault(what, "missing", sql);
+        return Ok(());
+    }
+    let row = client.query_one("SELECT has_database_privilege(current_database(), 'CREATE')", &[]).await;
+    let may: bool = row.map_err(|cause| Error::statement("read the rights on the database", cause))?.get(0);
+    let remedy = format!(
+        "GRANT CREATE ON DATABASE {} TO {}, or make the publication by hand",
+        quote::identifier(&config.postgres.database),
+        quote::identifier(&config.postgres.user)
+    );
+    checks.expect(may, what.clone(), "not there yet: the source will make it", remedy);
+    for (table, _) in tables.iter().filter(|(_, like)| !like.is_owned) {
+        checks.fault(
+            format!("{what}, {table}"),
+            "only an owner of the table may publish it",
+            owner_remedy(config, table),
+        );
+    }
+    Ok(())
+}
+
+fn owner_remedy(config: &source::Config, table: &TableName) -> String {
+    format!(
+        "make {} a member of the owner of {table}, or let the owner make the publication",
+        quote::identifier(&config.postgres.user)
+    )
+}

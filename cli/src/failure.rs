@@ -1,0 +1,64 @@
+//! Why a command could not do what it was asked for. Printed once, with all causes, by `main`.
+
+use std::path::PathBuf;
+
+/// A command ended without an answer.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Configuration(#[from] service::config::Error),
+
+    #[error("there is no {}: `tributary init` writes a sample, --config names another", .0.display())]
+    NoConfiguration(PathBuf),
+
+    #[error("{} has no section [{section}], which `tributary {command}` needs: `tributary init --config sample.toml` shows one", .file.display())]
+    NoSection { file: PathBuf, section: &'static str, command: &'static str },
+
+    #[error("no group is called {name}: {} has {known}", .file.display())]
+    NoGroup { file: PathBuf, name: String, known: String },
+
+    #[error("{} exists already and is not overwritten: name another file with --config", .0.display())]
+    Exists(PathBuf),
+
+    #[error("cannot write {}: check that its folder exists and may be written to", .file.display())]
+    Write {
+        file: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+
+    #[error("cannot {operation}")]
+    System {
+        operation: &'static str,
+        #[source]
+        cause: std::io::Error,
+    },
+
+    #[error(transparent)]
+    Http(#[from] service::http::Error),
+
+    #[error(transparent)]
+    Sink(Box<sink::Error>),
+
+    #[error(transparent)]
+    Verify(Box<verify::Error>),
+
+    #[error("nothing is parked at {0}: `tributary dlq list` shows what is")]
+    NotParked(String),
+
+    /// A part that runs for long has ended; it was logged as it happened.
+    #[error("stopped by an error")]
+    Logged,
+}
+
+impl From<sink::Error> for Failure {
+    fn from(error: sink::Error) -> Failure {
+        Failure::Sink(Box::new(error))
+    }
+}
+
+impl From<verify::Error> for Failure {
+    fn from(error: verify::Error) -> Failure {
+        Failure::Verify(Box::new(error))
+    }
+}

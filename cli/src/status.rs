@@ -1,0 +1,248 @@
+//! `tributary status`: where every part is, asked of those who know it.
+//!
+//!     slot        the source database        how far behind, held by whom
+//!     state       <prefix>.state             tables, loads, records by partition
+//!     progress    the target, or Kafka       what each group has done, who owns what, what is parked
+//!
+//! Each is asked by itself: what one does not answer is told, the others are shown all the same.
+
+mod ask;
+mod text;
+
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::args::Form;
+use crate::configuration::Configuration;
+use crate::failure::Failure;
+use crate::output::{print, print_json};
+
+/// Everything that is shown.
+#[derive(Debug, Serialize)]
+struct Report {
+    prefix: String,
+    slot: Option<Slot>,
+    stream: Option<Stream>,
+    tables: Vec<Table>,
+    groups: Vec<Group>,
+    /// What needs a person.
+    findings: Vec<String>,
+    /// What could not be asked, and why.
+    unknown: Vec<String>,
+}
+
+/// The replication slot.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Slot {
+    name: String,
+    /// The process that reads from it.
+    active_pid: Option<i32>,
+    /// PostgreSQL's word: reserved, extended, unreserved, lost.
+    wal_status: Option<String>,
+    confirmed_lsn: Option<String>,
+    server_lsn: String,
+    /// WAL that the server keeps for us and that is not confirmed.
+    behind_bytes: u64,
+    /// What may still be written before the slot is lost; none: without limit.
+    safe_wal_bytes: Option<i64>,
+}
+
+/// Where the source is, as it recorded it itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Stream {
+    position: String,
+    flushed: String,
+    /// When the last published transaction was committed, in milliseconds since 1970.
+    last_commit_ms: Option<i64>,
+}
+
+/// A published table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Table {
+    table: String,
+    topic: String,
+    partitions: i32,
+    /// Records published so far.
+    records: u64,
+    load: Load,
+    /// Rows copied so far by the load under way.
+    load_rows: Option<u64>,
+    /// Rows that the server expects in it.
+    load_rows_estimated: Option<u64>,
+}
+
+/// How far the first copy of a table is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Load {
+    /// Done, or never asked for.
+    Done,
+    /// Under way.
+    Loading,
+}
+
+/// A consumer group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Group {
+    group: String,
+    to: &'static str,
+    partitions: Vec<Partition>,
+}
+
+/// One partition of a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+struct Partition {
+    topic: String,
+    partition: i32,
+    /// The offset that is read next.
+    offset: Option<i64>,
+    /// The offset after the last record that may be read.
+    end: Option<i64>,
+    /// Records not yet done; none: unknown.
+    lag: Option<u64>,
+    owner: Option<String>,
+    parked: u64,
+    error: Option<String>,
+}
+
+/// Asks all, prints what they say.
+pub(crate) async fn run(configuration: &Configuration, form: Form) -> Result<Outcome, Failure> {
+    let report = ask::all(configuration).await;
+    if form.json {
+        print_json(&report);
+    } else {
+        print(&text::of(&report));
+    }
+    Ok(match report {
+        Report { unknown, .. } if !unknown.is_empty() => Outcome::Unknown,
+        Report { findings, .. } if !findings.is_empty() => Outcome::Finding,
+        _ => Outcome::Fine,
+    })
+}
+
+impl Report {
+    /// What needs a person, told from what was found.
+    fn judge(&mut self) {
+        let mut findings = Vec::new();
+        if let Some(slot) = &self.slot {
+            if matches!(slot.wal_status.as_deref(), Some("lost" | "unreserved")) {
+                findings.push(format!(
+                    "the slot {} is {}: the source cannot go on from it",
+                    slot.name,
+                    slot.wal_status.clone().unwrap_or_default()
+                ));
+            } else if slot.active_pid.is_none() {
+                findings.push(format!(
+                    "nobody reads from the slot {}, so WAL piles up in the source: start `tributary source`",
+                    slot.name
+                ));
+            }
+        }
+        for group in &self.groups {
+            let parked: u64 = group.partitions.iter().map(|partition| partition.parked).sum();
+            if parked > 0 {
+                findings.push(format!(
+                    "the group {} has parked {parked} events: `tributary dlq list --group {}`",
+                    group.group, group.group
+                ));
+            }
+            for partition in group.partitions.iter().filter(|partition| partition.error.is_some()) {
+                let error = partition.error.as_deref().unwrap_or_default();
+                findings.push(format!(
+                    "the group {} stands still at {}, partition {}: {error}",
+                    group.group, partition.topic, partition.partition
+                ));
+            }
+            if group.partitions.iter().any(|partition| partition.owner.is_none() && partition.lag != Some(0)) {
+                findings.push(format!(
+                    "the group {} has partitions that nobody reads: start `tributary sink`",
+                    group.group
+                ));
+            }
+        }
+        self.findings = findings;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(slot: Option<Slot>, partition: Partition) -> Report {
+        let groups = vec![Group { group: "rdb".into(), to: "postgres", partitions: vec![partition] }];
+        let mut report = Report {
+            prefix: "shop".into(),
+            slot,
+            stream: None,
+            tables: vec![],
+            groups,
+            findings: vec![],
+            unknown: vec![],
+        };
+        report.judge();
+        report
+    }
+
+    fn partition() -> Partition {
+        Partition {
+            topic: "shop.public.users".into(),
+            partition: 0,
+            offset: Some(7),
+            end: Some(9),
+            lag: Some(1),
+            owner: Some("12@host".into()),
+            parked: 0,
+            error: None,
+        }
+    }
+
+    fn slot() -> Slot {
+        Slot {
+            name: "tributary_shop".into(),
+            active_pid: Some(1),
+            wal_status: Some("reserved".into()),
+            confirmed_lsn: Some("0/10".into()),
+            server_lsn: "0/20".into(),
+            behind_bytes: 16,
+            safe_wal_bytes: None,
+        }
+    }
+
+    #[test]
+    fn lag_alone_is_no_finding_and_what_stands_still_is() {
+        assert_eq!(report(Some(slot()), partition()).findings, Vec::<String>::new());
+        let found = |slot: Slot, partition: Partition| report(Some(slot), partition).findings.join("\n");
+        assert!(found(Slot { active_pid: None, ..slot() }, partition()).contains("WAL piles up"));
+        assert!(found(Slot { wal_status: Some("lost".into()), ..slot() }, partition()).contains("cannot go on"));
+        assert!(found(slot(), Partition { parked: 2, ..partition() }).contains("dlq list --group rdb"));
+        assert!(found(slot(), Partition { error: Some("disk full".into()), ..partition() }).contains("disk full"));
+        assert!(found(slot(), Partition { owner: None, ..partition() }).contains("nobody reads"));
+        assert_eq!(found(slot(), Partition { owner: None, lag: Some(0), ..partition() }), "");
+    }
+
+    #[test]
+    fn the_json_form_is_stable() {
+        let json = serde_json::to_value(report(None, partition())).expect("plain data");
+        let names: Vec<&str> = json.as_object().expect("an object").keys().map(String::as_str).collect();
+        assert_eq!(names, ["findings", "groups", "prefix", "slot", "stream", "tables", "unknown"]);
+        assert_eq!(json["groups"][0]["partitions"][0]["lag"], 1);
+    }
+
+    #[test]
+    fn the_tables_read_well() {
+        let mut report = report(Some(slot()), partition());
+        report.tables = vec![Table {
+            table: "public.users".into(),
+            topic: "shop.public.users".into(),
+            partitions: 4,
+            records: 12,
+            load: Load::Loading,
+            load_rows: Some(5),
+            load_rows_estimated: Some(10),
+        }];
+        let text = text::of(&report);
+        for part in ["tributary_shop", "16 B behind", "public.users", "loading 5 of about 10", "rdb", "12@host"] {
+            assert!(text.contains(part), "{part} is missing in:\n{text}");
+        }
+    }
+}

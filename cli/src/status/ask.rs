@@ -1,0 +1,220 @@
+//! Asks the source database, the state topic, the target and Kafka.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use kafka::admin::{Admin, Offsets};
+use postgres::replication::unix_us;
+use schemas::topic::{group_id, of_table};
+use sink::config::To;
+use sink::read::{self, Standing};
+
+use super::{Group, Load, Partition, Report, Slot, Stream, Table};
+use crate::configuration::Configuration;
+
+/// How long the state topic may take to be read.
+const STATE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What each group has done, by group, topic and partition.
+type Standings = BTreeMap<(String, String, i32), Standing>;
+
+/// Asks everybody at the same time.
+pub(super) async fn all(configuration: &Configuration) -> Report {
+    let mut unknown = Vec::new();
+    let (slot, state, target) = tokio::join!(slot(configuration), state(configuration), standings(configuration));
+    let slot = told(&mut unknown, "the slot", slot).flatten();
+    let state = told(&mut unknown, "the state topic", state).flatten();
+    let mut standings = told(&mut unknown, "the target", target).unwrap_or_default();
+    let mut report = Report {
+        prefix: configuration.prefix.clone(),
+        slot,
+        stream: state.as_ref().map(stream),
+        tables: state.as_ref().map(tables).unwrap_or_default(),
+        groups: Vec::new(),
+        findings: Vec::new(),
+        unknown: Vec::new(),
+    };
+    match topics(configuration).await {
+        Ok(topics) => {
+            let announced = announced(configuration, &topics).await;
+            standings.extend(told(&mut unknown, "Redis", announced).unwrap_or_default());
+            let groups = groups(configuration, &topics, state.as_ref(), &standings).await;
+            report.groups = told(&mut unknown, "the groups", groups).unwrap_or_default();
+        }
+        Err(error) => unknown.push(format!("Kafka: {}", service::chain(&error))),
+    }
+    report.unknown = unknown;
+    report.judge();
+    report
+}
+
+fn told<T, E: Error + 'static>(unknown: &mut Vec<String>, what: &str, answer: Result<T, E>) -> Option<T> {
+    answer.map_err(|error| unknown.push(format!("{what}: {}", service::chain(&error)))).ok()
+}
+
+async fn slot(configuration: &Configuration) -> Result<Option<Slot>, postgres::Error> {
+    const QUERY: &str = "
+        SELECT s.active_pid, s.wal_status, s.confirmed_flush_lsn::text, pg_current_wal_lsn()::text,
+               greatest((pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8, 0), s.safe_wal_size
+        FROM pg_replication_slots s WHERE s.slot_name = $1";
+    let Some(source) = &configuration.source else { return Ok(None) };
+    let client = postgres::connect(&source.postgres, "status").await?;
+    let row = client.query_opt(QUERY, &[&source.slot]).await;
+    let row = row.map_err(|cause| postgres::Error::statement(format!("read the slot {}", source.slot), cause))?;
+    Ok(row.map(|row| Slot {
+        name: source.slot.clone(),
+        active_pid: row.get(0),
+        wal_status: row.get(1),
+        confirmed_lsn: row.get(2),
+        server_lsn: row.get(3),
+        behind_bytes: u64::try_from(row.get::<_, Option<i64>>(4).unwrap_or(0)).unwrap_or(0),
+        safe_wal_bytes: row.get(5),
+    }))
+}
+
+/// The source's state; none where it never started.
+async fn state(configuration: &Configuration) -> Result<Option<source::State>, source::Error> {
+    let (kafka, prefix) = (configuration.kafka.clone(), configuration.prefix.clone());
+    let deadline = Instant::now() + STATE_TIMEOUT;
+    let read = tokio::task::spawn_blocking(move || source::read_state(&kafka, &prefix, &|| Instant::now() > deadline));
+    match read.await {
+        Ok(Err(source::Error::Kafka(kafka::Error::NoTopic(_)))) => Ok(None),
+        Ok(state) => state,
+        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
+    }
+}
+
+fn stream(state: &source::State) -> Stream {
+    let stream = &state.stream;
+    Stream {
+        position: stream.position.to_string(),
+        flushed: stream.flushed.to_string(),
+        last_commit_ms: stream.history.last().map(|sent| unix_us(sent.2) / 1000),
+    }
+}
+
+fn tables(state: &source::State) -> Vec<Table> {
+    let of_table = |(oid, table): (u32, &schemas::state::Table)| {
+        let topic = state.topics().iter().find(|topic| topic.name == table.topic).map(|topic| &topic.topic);
+        let load = state.loads().find(|(_, load)| load.tables.contains(&oid));
+        let done = load.and_then(|(id, _)| state.load_table(id, oid));
+        Table {
+            table: table.name.to_string(),
+            topic: table.topic.clone(),
+            partitions: topic.map_or(0, |topic| topic.partitions),
+            records: topic.map_or(0, |topic| topic.seq.iter().map(|seq| seq.0).sum()),
+            load: if load.is_some() { Load::Loading } else { Load::Done },
+            load_rows: load.map(|_| done.map_or(0, |done| done.rows)),
+            load_rows_estimated: done.map(|done| done.rows_estimated),
+        }
+    };
+    let mut tables: Vec<Table> = state.tables().map(of_table).collect();
+    tables.sort_by(|a, b| a.table.cmp(&b.table));
+    tables
+}
+
+/// What the groups that feed the target have done.
+async fn standings(configuration: &Configuration) -> Result<Standings, sink::Error> {
+    let Some(target) = &configuration.sink.target else { return Ok(Standings::new()) };
+    Ok(by_place(read::standings(target).await?))
+}
+
+/// What the groups that feed Redis have done.
+async fn announced(configuration: &Configuration, topics: &Topics) -> Result<Standings, sink::Error> {
+    let mut standings = Standings::new();
+    let Some(redis) = &configuration.sink.redis else { return Ok(standings) };
+    for group in configuration.sink.groups.iter().filter(|group| matches!(group.to, To::Redis(_))) {
+        let taken = taken(configuration, group, topics);
+        let taken: Vec<(&str, i32)> = taken.iter().map(|(name, count)| (name.as_str(), *count)).collect();
+        standings.extend(by_place(read::announced(redis, &configuration.prefix, &group.name, &taken).await?));
+    }
+    Ok(standings)
+}
+
+fn by_place(standings: Vec<Standing>) -> Standings {
+    let place = |standing: &Standing| (standing.group.clone(), standing.topic.clone(), standing.partition);
+    standings.into_iter().map(|standing| (place(&standing), standing)).collect()
+}
+
+/// What each partition of each topic holds.
+type Topics = BTreeMap<String, Vec<Offsets>>;
+
+async fn topics(configuration: &Configuration) -> Result<Topics, kafka::Error> {
+    let admin = Admin::connect(&configuration.kafka)?;
+    let names: Vec<String> =
+        configuration.tables().iter().map(|table| of_table(&configuration.prefix, table)).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut topics = Topics::new();
+    for (name, topic) in admin.topics(&names).await? {
+        let offsets = admin.offsets(&name, topic.partitions).await?;
+        topics.insert(name, offsets);
+    }
+    Ok(topics)
+}
+
+/// The topics of a group that exist, with their numbers of partitions.
+fn taken(configuration: &Configuration, group: &sink::config::Group, topics: &Topics) -> Vec<(String, i32)> {
+    let names = group.tables.iter().map(|table| of_table(&configuration.prefix, table));
+    names
+        .filter_map(|name| {
+            topics.get(&name).map(|offsets| (name.clone(), i32::try_from(offsets.len()).unwrap_or(i32::MAX)))
+        })
+        .collect()
+}
+
+async fn groups(
+    configuration: &Configuration,
+    topics: &Topics,
+    state: Option<&source::State>,
+    standings: &Standings,
+) -> Result<Vec<Group>, kafka::Error> {
+    let admin = Admin::connect(&configuration.kafka)?;
+    let mut groups = Vec::new();
+    for group in &configuration.sink.groups {
+        let owned = owned(&admin, &group_id(&configuration.prefix, &group.name)).await?;
+        let taken = taken(configuration, group, topics);
+        let places = taken.iter().flat_map(|(topic, count)| (0..*count).map(move |partition| (topic, partition)));
+        let partitions = places.map(|(topic, number)| {
+            let standing = standings.get(&(group.name.clone(), topic.clone(), number));
+            let end = topics.get(topic).and_then(|offsets| offsets.get(usize::try_from(number).ok()?));
+            Partition {
+                topic: topic.clone(),
+                partition: number,
+                offset: standing.map(|standing| standing.next_offset),
+                end: end.map(|offsets| offsets.end),
+                lag: published(state, topic, number).map(|published| {
+                    let done = standing.map_or(0, |standing| u64::try_from(standing.seq).unwrap_or(0));
+                    published.saturating_sub(done)
+                }),
+                // A process that died leaves its name in the progress; Kafka knows whether somebody is there now.
+                owner: owned
+                    .get(&(topic.clone(), number))
+                    .map(|member| standing.map_or(member, |it| &it.owner).clone()),
+                parked: standing
+                    .map_or(0, |standing| u64::try_from(standing.parked.0 + standing.parked.1).unwrap_or(0)),
+                error: standing.and_then(|standing| standing.error.clone()),
+            }
+        });
+        let partitions = partitions.collect();
+        let to = if matches!(group.to, To::Postgres) { "postgres" } else { "redis" };
+        groups.push(Group { group: group.name.clone(), to, partitions });
+    }
+    Ok(groups)
+}
+
+/// The number of the last record of a partition.
+fn published(state: Option<&source::State>, topic: &str, partition: i32) -> Option<u64> {
+    let known = state?.topics().iter().find(|known| known.name == topic)?;
+    known.topic.seq.get(usize::try_from(partition).ok()?).map(|seq| seq.0)
+}
+
+/// Which partitions of a group have a member, and which.
+async fn owned(admin: &Admin, id: &str) -> Result<BTreeMap<(String, i32), String>, kafka::Error> {
+    let Some(group) = admin.group(id).await? else { return Ok(BTreeMap::new()) };
+    let places = group.members.into_iter().flat_map(|member| {
+        let owner = format!("{}@{}", member.client_id, member.host);
+        member.partitions.into_iter().map(move |place| (place, owner.clone()))
+    });
+    Ok(places.collect())
+}
