@@ -15,10 +15,20 @@ use crate::process::{Process, describe};
 use crate::until::until;
 use crate::{Error, place, port};
 
+/// The JVM that a broker runs in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Jvm {
+    /// Small, and compiling little: there are several on two cores and none lives long.
+    Small,
+    /// Heap and collector as Kafka's own scripts set them, for whoever measures.
+    AsShipped,
+}
+
 /// One node of a cluster: broker and controller in one.
 #[derive(Debug)]
 pub struct Broker {
     id: usize,
+    jvm: Jvm,
     port: u16,
     controller_port: u16,
     folder: PathBuf,
@@ -36,7 +46,13 @@ pub struct Kafka {
 impl Kafka {
     /// An empty cluster of `count` brokers, answering.
     pub async fn start(count: usize) -> Result<Kafka, Error> {
+        Kafka::start_in(count, Jvm::Small).await
+    }
+
+    /// The same in a JVM of one's choice.
+    pub async fn start_in(count: usize, jvm: Jvm) -> Result<Kafka, Error> {
         let mut kafka = Kafka::prepare(count).await?;
+        kafka.brokers.iter_mut().for_each(|broker| broker.jvm = jvm);
         kafka.restart().await?;
         Ok(kafka)
     }
@@ -49,6 +65,7 @@ impl Kafka {
             let (port, controller_port) = (port::free(), port::free());
             brokers.push(Broker {
                 id,
+                jvm: Jvm::Small,
                 port,
                 controller_port,
                 folder: folder.path().join(id.to_string()),
@@ -151,6 +168,11 @@ impl Kafka {
 }
 
 impl Broker {
+    /// Its process id, while it runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// Its port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.port
@@ -164,7 +186,10 @@ impl Broker {
     /// Starts it if it does not run, without waiting for it to answer.
     pub fn launch(&mut self) -> Result<(), Error> {
         if self.process.is_none() {
-            let mut command = java("512m", &self.folder)?;
+            let mut command = match self.jvm {
+                Jvm::Small => java("512m", &self.folder)?,
+                Jvm::AsShipped => java_as_shipped("1g", &place::kafka()?, &self.folder),
+            };
             command.arg("kafka.Kafka").arg(self.properties());
             self.process = Some(Process::spawn("Kafka", command, &self.log(), Signal::SIGKILL)?);
         }
@@ -250,17 +275,34 @@ impl Broker {
     }
 }
 
-/// A JVM with Kafka's class path: small, and compiling little, for there are several on two cores and none lives long.
+/// A JVM with Kafka's class path: [`Jvm::Small`].
 fn java(heap: &str, folder: &Path) -> Result<Command, Error> {
+    let flags = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto"];
+    Ok(java_with(heap, &flags, &place::kafka()?, folder))
+}
+
+/// A JVM as Kafka's own scripts start one for the broker and for Connect; what it dumps goes to `folder`.
+pub fn java_as_shipped(heap: &str, class_path: &str, folder: &Path) -> Command {
+    const FLAGS: [&str; 6] = [
+        "-Xms256m",
+        "-server",
+        "-XX:+UseG1GC",
+        "-XX:MaxGCPauseMillis=20",
+        "-XX:InitiatingHeapOccupancyPercent=35",
+        "-XX:+ExplicitGCInvokesConcurrent",
+    ];
+    java_with(heap, &FLAGS, class_path, folder)
+}
+
+fn java_with(heap: &str, flags: &[&str], class_path: &str, folder: &Path) -> Command {
     let mut command = Command::new("java");
     command
         .arg(format!("-Xmx{heap}"))
-        .args(["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Djava.awt.headless=true"])
-        .arg("-cp")
-        .arg(place::kafka()?)
+        .args(flags)
+        .args(["-Djava.awt.headless=true", "-cp", class_path])
         // Where the JVM would leave a dump.
         .current_dir(folder);
-    Ok(command)
+    command
 }
 
 /// How many brokers the cluster says that it has.

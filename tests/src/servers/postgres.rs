@@ -146,6 +146,11 @@ impl Postgres {
         &self.address
     }
 
+    /// The postmaster's process id, while it runs.
+    pub fn process_id(&self) -> Option<u32> {
+        self.process.as_ref().map(Process::id)
+    }
+
     /// The file with the server's log.
     pub fn log(&self) -> PathBuf {
         self.folder.path().join("log")
