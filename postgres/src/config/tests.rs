@@ -34,6 +34,8 @@ fn what_a_url_leaves_out_has_a_safe_default() {
 #[test]
 fn names_are_taken_as_they_stand() {
     assert_eq!(parse("postgresql://App@[::1]:1/My%20Shop").display(), "[::1]:1/My Shop as App");
+    assert_eq!(parse("postgresql://app@host/..?sslmode=require").database, "..");
+    assert_eq!(parse("postgresql://app@host?sslrootcert=/etc/ca.pem").database, "app");
     assert_eq!(parse("postgresql://app@[::1]:1/x").host, "::1");
     assert_eq!(parse("postgresql://app@127.0.0.1/x").host, "127.0.0.1");
 }

@@ -52,6 +52,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Vec<UrlError>> {
     }
     let mut faults = Vec::new();
     let mut config = Config::default();
+    let path = path(text);
     let mut text = |what: &'static str, encoded: &str| match percent_decode_str(encoded).decode_utf8() {
         Ok(decoded) => decoded.into_owned(),
         Err(_) => {
@@ -64,7 +65,7 @@ pub(super) fn parse(text: &str) -> Result<Config, Vec<UrlError>> {
     let host = text("host", url.host_str().unwrap_or_default());
     config.host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     config.port = url.port().unwrap_or(config.port);
-    config.database = text("database", url.path().trim_start_matches('/'));
+    config.database = text("database", path);
     let parameters: Vec<(String, String)> = url
         .query()
         .into_iter()
@@ -87,6 +88,13 @@ pub(super) fn parse(text: &str) -> Result<Config, Vec<UrlError>> {
     }
     faults.extend(parameters.into_iter().filter_map(|(name, value)| parameter(&mut config, &name, value).err()));
     if faults.is_empty() { Ok(config) } else { Err(faults) }
+}
+
+/// The path as it is written: a web address would resolve dots in it, a database may be called by them.
+fn path(url: &str) -> &str {
+    let (_, rest) = url.split_once("://").unwrap_or_default();
+    let rest = rest.find(['?', '#']).map_or(rest, |end| &rest[..end]);
+    rest.split_once('/').map_or("", |(_, path)| path)
 }
 
 fn parameter(config: &mut Config, name: &str, value: String) -> Result<(), UrlError> {
