@@ -1,0 +1,89 @@
+//! Examples of the records of `<prefix>.state`.
+
+use schemas::event::LoadMode;
+use schemas::fingerprint::Fingerprint;
+use schemas::state::{Key, Load, LoadTable, Range, Sent, Stream, Table as Relation, Topic};
+use schemas::{CONTRACT, Lsn, Seq, topic};
+use serde::Serialize;
+
+use crate::control::LOAD;
+use crate::example::{DATABASE, Example, PARTITIONS, PREFIX, Record, Table, at, orders, quoted, users};
+
+pub fn examples() -> Vec<Example> {
+    let (users, orders) = (users(), orders());
+    let unseen =
+        Relation { columns: Vec::new(), fingerprint: Fingerprint(0), single_partition: true, ..relation(&orders) };
+    let chunk = |after: Option<&str>, upto: Option<&str>| {
+        let end = |text: Option<&str>| text.map(|text| vec![text.to_owned()]);
+        Range { after: end(after), upto: end(upto) }
+    };
+    let done = vec![chunk(None, Some("20000")), chunk(Some("40000"), Some("60000"))];
+    let load = Load { mode: LoadMode::First, tables: vec![users.oid, orders.oid] };
+    let seq = vec![Seq(17), Seq(9)];
+    vec![
+        Example::of_records(
+            "state",
+            "where the source is: a relation as published, one not seen yet, a topic, a load, what of it is done; the stream's record goes last",
+            [
+                record(Key::Table(users.oid), Some(&relation(&users))),
+                record(Key::Table(orders.oid), Some(&unseen)),
+                record(
+                    Key::Topic(users.topic()),
+                    Some(&Topic { id: "lbAbFXQxTJ2o2iFS5Xq9VQ".to_owned(), partitions: PARTITIONS, seq }),
+                ),
+                record(Key::Load(LOAD.to_owned()), Some(&load)),
+                record(
+                    Key::LoadTable(LOAD.to_owned(), users.oid),
+                    Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000 }),
+                ),
+                record(Key::Stream, Some(&stream())),
+            ],
+        ),
+        Example::of_records(
+            "state_load_done",
+            "a load is done: its records end",
+            [
+                record(Key::LoadTable(LOAD.to_owned(), users.oid), None::<&()>),
+                record(Key::Load(LOAD.to_owned()), None::<&()>),
+            ],
+        ),
+    ]
+}
+
+fn stream() -> Stream {
+    let position = at(24_023_128, 1);
+    Stream {
+        contract: CONTRACT,
+        system_id: "7412345678901234567".to_owned(),
+        database: DATABASE.to_owned(),
+        timeline: 1,
+        slot: "tributary_shop".to_owned(),
+        publications: vec!["tributary_shop".to_owned()],
+        flushed: Lsn(24_023_248),
+        position,
+        history: vec![Sent(Lsn(24_022_000), 770, 821_275_199_000_001), Sent(position.commit, 771, 821_275_200_123_456)],
+    }
+}
+
+fn relation(table: &Table) -> Relation {
+    Relation {
+        name: table.name.clone(),
+        topic: table.topic(),
+        key: table.key(),
+        identity: table.identity,
+        columns: table.columns.clone(),
+        fingerprint: table.fingerprint(),
+        single_partition: false,
+    }
+}
+
+/// A state record's key is text, which the golden shows as a string.
+fn record(key: Key, value: Option<&impl Serialize>) -> Record {
+    Record {
+        topic: topic::of_state(PREFIX),
+        partition: 0,
+        key: Some(quoted(&key.to_string())),
+        value: value.map(|value| serde_json::to_string(value).expect("plain data")),
+        headers: Vec::new(),
+    }
+}
