@@ -117,6 +117,14 @@ impl Transaction {
 struct Known {
     relation: Relation,
     topic: usize,
+    /// The value of the header `schema`.
+    fingerprint: String,
+}
+
+impl Known {
+    fn new(relation: Relation, topic: usize) -> Arc<Known> {
+        Arc::new(Known { fingerprint: relation.fingerprint.to_string(), relation, topic })
+    }
 }
 
 /// The stream's state and everything that is decided with it.
@@ -301,7 +309,7 @@ impl Feed {
         let Some(table) = self.state.table(described.oid) else { return Ok(()) };
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         let relation = self.describe(described)?;
-        self.relations.insert(described.oid, Arc::new(Known { relation, topic }));
+        self.relations.insert(described.oid, Known::new(relation, topic));
         Ok(())
     }
 

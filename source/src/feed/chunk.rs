@@ -87,7 +87,7 @@ impl Feed {
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         // The chunk may be the first to know the table's present shape.
         let newer = self.relations.get(&oid).is_none_or(|known| known.relation.fingerprint != relation.fingerprint);
-        let known = std::sync::Arc::new(Known { relation, topic });
+        let known = Known::new(relation, topic);
         if newer {
             self.relations.insert(oid, std::sync::Arc::clone(&known));
         }

@@ -206,8 +206,7 @@ impl Feed {
         };
         let (key, value) = (std::mem::take(&mut buffers.key), std::mem::take(&mut buffers.value));
         self.buffers = buffers;
-        let fingerprint = relation.fingerprint.to_string();
-        let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, fingerprint.as_bytes())];
+        let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, known.fingerprint.as_bytes())];
         let place = (known.topic, partition, change.position);
         self.send(place, Some(&key), Some(&value), &schema, outbox)?;
         if change.operation == Operation::Delete && self.label.tombstones {

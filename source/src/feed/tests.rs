@@ -1,5 +1,6 @@
 //! The stream's loop against made-up streams: what stands in the topics afterwards, also when it is fed again from before.
 
+use proptest::prelude::*;
 use schemas::event::Control;
 use schemas::key::Canonical;
 use schemas::state::Range;
@@ -473,4 +474,123 @@ fn a_marker_that_was_published_and_comes_again_is_not_ours_any_more() {
     let mut again = world.restart(100);
     meet_marker(&mut again, 400);
     assert!(again.topic.0.is_empty());
+}
+
+/// One message of a made-up transaction.
+#[derive(Clone, Debug)]
+enum Step {
+    Insert(u8),
+    Update(u8),
+    Patch(u8),
+    Move(u8, u8),
+    Delete(u8),
+    Truncate,
+    /// Another shape of the table from here on.
+    Alter,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Vec<Step>>> {
+    let step = prop_oneof![
+        4 => (0..9_u8).prop_map(Step::Insert),
+        4 => (0..9_u8).prop_map(Step::Update),
+        4 => (0..9_u8).prop_map(Step::Patch),
+        3 => (0..9_u8, 10..19_u8).prop_map(|(from, to)| Step::Move(from, to)),
+        3 => (0..9_u8).prop_map(Step::Delete),
+        1 => Just(Step::Truncate),
+        1 => Just(Step::Alter),
+    ];
+    proptest::collection::vec(proptest::collection::vec(step, 1..6), 1..8)
+}
+
+/// The stream of these transactions, as a server sends it: (start, message), and after which LSN a transaction is whole.
+fn stream(transactions: &[Vec<Step>]) -> Vec<Vec<(u64, Vec<u8>)>> {
+    let (mut lsn, mut shape) = (104, users('d'));
+    let mut streamed = Vec::new();
+    for (xid, steps) in transactions.iter().enumerate() {
+        let mut rows = Vec::new();
+        // A server describes a relation once in a session; here any transaction may be a session's first.
+        let mut described = false;
+        for step in steps {
+            let old = |id: &u8| [Some(id.to_string()), None, None];
+            let id = |id: &u8| id.to_string();
+            let message = match step {
+                Step::Alter => {
+                    shape.columns[1].modifier += 1;
+                    described = false;
+                    continue;
+                }
+                Step::Insert(key) => insert([&id(key), "a", "x"]),
+                Step::Update(key) => update(None, [&id(key), "b", "y"]),
+                Step::Patch(key) => update(None, [&id(key), "c", "~"]),
+                Step::Move(from, to) => {
+                    let key = old(from);
+                    update(Some((b'K', [key[0].as_deref(), None, None])), [&id(to), "d", "~"])
+                }
+                Step::Delete(key) => delete(b'K', [old(key)[0].as_deref(), None, None]),
+                Step::Truncate => truncate(&[7]),
+            };
+            if !described {
+                rows.push((0, relation(&shape)));
+                described = true;
+            }
+            rows.push((lsn, message));
+            // Some changes share an address, as those of one COPY do.
+            lsn += if matches!(step, Step::Insert(key) if key % 2 == 0) { 0 } else { 8 };
+        }
+        lsn += 8;
+        let commit = lsn;
+        lsn += 16;
+        let mut whole = vec![(0, begin(commit, xid as u32 + 5))];
+        whole.extend(rows);
+        whole.push((0, end(commit)));
+        streamed.push(whole);
+    }
+    streamed
+}
+
+proptest! {
+    /// Invariants 2 and 3 without a broker: whenever the process dies and from wherever the server sends again, the
+    /// committed view is record for record what it would have been without.
+    #[test]
+    fn whatever_dies_whenever_the_topic_is_the_same(
+        transactions in steps(),
+        crashes in proptest::collection::vec((0_usize..40, 0_usize..40), 0..4),
+    ) {
+        let stream = stream(&transactions);
+        let mut undisturbed = World::fresh();
+        stream.iter().flatten().for_each(|(start, message)| undisturbed.tell(*start, message));
+
+        let mut world = World::fresh();
+        let mut committed = (Vec::new(), world.feed.state().clone());
+        let mut confirmed = 0;
+        for (settle_at, die_after) in crashes {
+            let flat = stream[confirmed..].iter().flatten().count();
+            for (n, (start, message)) in stream[confirmed..].iter().flatten().enumerate() {
+                if n == settle_at.min(flat) {
+                    world.feed.take_records();
+                    committed = (world.topic.0.clone(), world.feed.state().clone());
+                }
+                if n == settle_at + die_after {
+                    break;
+                }
+                world.tell(*start, message);
+            }
+            let (topic, state) = committed.clone();
+            // The server sends again from some transaction that is not beyond what is flushed.
+            let flushed = state.stream.flushed.0;
+            let ends = |transaction: &Vec<(u64, Vec<u8>)>| u64::from_be_bytes(transaction.last().expect("has an end").1[10..18].try_into().expect("eight bytes"));
+            let whole = stream.iter().take_while(|transaction| ends(transaction) <= flushed).count();
+            confirmed = whole.saturating_sub(die_after % 3);
+            let at = if confirmed == 0 { 100 } else { ends(&stream[confirmed - 1]) };
+            world = World::new(state, at);
+            world.topic.0 = topic;
+        }
+        stream[confirmed..].iter().flatten().for_each(|(start, message)| world.tell(*start, message));
+        prop_assert_eq!(&world.topic.0, &undisturbed.topic.0);
+        prop_assert_eq!(world.feed.state().stream.position, undisturbed.feed.state().stream.position);
+        for partition in 0..2 {
+            let rows: Vec<_> = world.topic.0.iter().filter(|sent| sent.partition == partition && sent.header("control").is_none() && sent.value.is_some()).map(Sent::position).collect();
+            prop_assert!(rows.windows(2).all(|pair| pair[0] < pair[1]), "row positions rise strictly");
+        }
+    }
 }
