@@ -117,7 +117,7 @@ impl Catalog {
     }
 }
 
-/// Reads the tables; those that are not there are left out.
+/// Reads the tables, inside a transaction of the caller's; those that are not there are left out.
 pub(super) async fn read(
     connection: &mut PgConnection,
     names: &[TableName],
@@ -126,7 +126,6 @@ pub(super) async fn read(
     let relations: Vec<&str> = names.iter().map(|name| name.table.as_str()).collect();
     let mut tables: HashMap<TableName, Table> = HashMap::new();
     // Catalogs are small and joined in many ways: our settings for the sink's own statements would mislead the planner.
-    connection.execute("BEGIN").await?;
     connection.execute("SET LOCAL enable_hashjoin = on; SET LOCAL enable_seqscan = on").await?;
     for row in sqlx::query(COLUMNS).bind(&schemas).bind(&relations).fetch_all(&mut *connection).await? {
         let name = TableName::new(row.get::<String, _>(0), row.get::<String, _>(1));
@@ -152,7 +151,6 @@ pub(super) async fn read(
             key.push((place, row.get(4)));
         }
     }
-    connection.execute("COMMIT").await?;
     Ok(tables)
 }
 
