@@ -83,7 +83,8 @@ pub(crate) enum Command {
 
     /// Show where every part is: tables, slot, groups and partitions
     ///
-    /// Lag is in records, counted from the numbers that tributary gives them: 0 is caught up.
+    /// Lag is in records, counted from the numbers that tributary gives them: 0 is caught up. Offsets are Kafka's own: one of
+    /// them belongs to the end of each transaction, so a group that is done may stand one before the end.
     ///
     /// Exit code 0: all is well. 1: something needs a person: parked events, a group's error, a slot that is lost. 2: a part
     /// could not be asked.

@@ -124,6 +124,9 @@ impl Report {
     /// What needs a person, told from what was found.
     fn judge(&mut self) {
         let mut findings = Vec::new();
+        if self.stream.is_none() && self.unknown.is_empty() {
+            findings.push("nothing was published yet: start `tributary source`, or `tributary run`".to_owned());
+        }
         if let Some(slot) = &self.slot {
             if matches!(slot.wal_status.as_deref(), Some("lost" | "unreserved")) {
                 findings.push(format!(
@@ -173,7 +176,7 @@ mod tests {
         let mut report = Report {
             prefix: "shop".into(),
             slot,
-            stream: None,
+            stream: Some(Stream { position: String::new(), flushed: "0/20".into(), last_commit_ms: None }),
             tables: vec![],
             groups,
             findings: vec![],

@@ -69,6 +69,16 @@ pub(crate) fn of_line(line: &str) -> Option<&str> {
     })
 }
 
+/// The line of librdkafka without the broker before it and the times behind it, which differ at each attempt.
+pub(crate) fn without_prefix(line: &str) -> &str {
+    let reason = of_line(line).and_then(|broker| {
+        let (_, rest) = line.split_once(broker)?;
+        rest.split_once(": ").map(|(_, reason)| reason)
+    });
+    let reason = reason.unwrap_or(line);
+    reason.rsplit_once(" (after ").map_or(reason, |(reason, _)| reason)
+}
+
 fn scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     match text.split_once("://") {
         None => Ok((None, text)),
@@ -158,6 +168,21 @@ mod tests {
             ("Fatal error: Broker: Static consumer fenced", None),
         ] {
             assert_eq!(of_line(line), broker, "{line}");
+        }
+    }
+
+    #[test]
+    fn the_reason_is_what_stays_the_same_at_each_attempt() {
+        for (line, reason) in [
+            (
+                "a:1/2: Connect to ipv4#1.2.3.4:1 failed: refused (after 0ms in state CONNECT)",
+                "Connect to ipv4#1.2.3.4:1 failed: refused",
+            ),
+            ("ssl://a:1/bootstrap: SSL handshake failed (after 5ms in state X, 3 suppressed)", "SSL handshake failed"),
+            ("GroupCoordinator: a:1: Disconnected", "Disconnected"),
+            ("1/1 brokers are down", "1/1 brokers are down"),
+        ] {
+            assert_eq!(without_prefix(line), reason);
         }
     }
 }

@@ -232,9 +232,7 @@ impl Admin {
             RDKafkaErrorCode::OperationTimedOut
             | RDKafkaErrorCode::BrokerTransportFailure
             | RDKafkaErrorCode::AllBrokersDown => {
-                let seconds = REQUEST_TIMEOUT.as_secs();
-                let refused = self.probe.context().refused();
-                refused.unwrap_or_else(|| Error::Unreachable { brokers: self.config.brokers(), operation, seconds })
+                self.probe.context().unanswered(self.config.brokers(), operation, REQUEST_TIMEOUT)
             }
             _ => Error::Admin { operation, cause },
         }

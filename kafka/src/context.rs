@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rdkafka::client::ClientContext;
 use rdkafka::config::RDKafkaLogLevel;
@@ -24,35 +25,47 @@ use crate::brokers::{Brokers, ClientNumber};
 pub struct Context {
     brokers: Arc<Brokers>,
     number: ClientNumber,
-    refusal: Mutex<Option<Refusal>>,
+    trouble: Mutex<Option<Trouble>>,
 }
 
-#[derive(Debug)]
-struct Refusal {
+/// What a connection met last.
+#[derive(Debug, Clone)]
+struct Trouble {
     broker: String,
     reason: String,
+    is_refusal: bool,
 }
 
 impl Context {
     pub(crate) fn new(brokers: Arc<Brokers>) -> Context {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
-        Context { brokers, number: CLIENTS.fetch_add(1, Ordering::Relaxed), refusal: Mutex::new(None) }
+        Context { brokers, number: CLIENTS.fetch_add(1, Ordering::Relaxed), trouble: Mutex::new(None) }
     }
 
     /// Why a broker does not let us in: a password, a mechanism, a certificate. Waiting does not mend these, so whoever
     /// waits for a first answer looks here.
     pub fn refused(&self) -> Option<Error> {
-        let refusal = self.refusal.lock().unwrap_or_else(PoisonError::into_inner);
-        refusal
-            .as_ref()
-            .map(|refusal| Error::Refused { broker: refusal.broker.clone(), reason: refusal.reason.clone() })
+        let Trouble { broker, reason, .. } = self.trouble().filter(|trouble| trouble.is_refusal)?;
+        Some(Error::Refused { broker, reason })
     }
 
-    fn lose(&self, broker: &str, code: Option<RDKafkaErrorCode>, reason: &str) {
-        if is_refusal(code, reason) {
-            let refusal = Refusal { broker: broker.to_owned(), reason: reason.to_owned() };
-            *self.refusal.lock().unwrap_or_else(PoisonError::into_inner) = Some(refusal);
-        }
+    /// Why nobody answered within `timeout`, as far as the connections know.
+    pub(crate) fn unanswered(&self, brokers: String, operation: String, timeout: Duration) -> Error {
+        self.refused().unwrap_or_else(|| {
+            let reason = self.trouble().map_or_else(|| "no connection has failed".to_owned(), |trouble| trouble.reason);
+            Error::Unreachable { brokers, operation, seconds: timeout.as_secs(), reason }
+        })
+    }
+
+    fn trouble(&self) -> Option<Trouble> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lose(&self, broker: &str, code: Option<RDKafkaErrorCode>, line: &str) {
+        let reason = address::without_prefix(line);
+        let trouble =
+            Trouble { broker: broker.to_owned(), reason: reason.to_owned(), is_refusal: is_refusal(code, reason) };
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
         if self.brokers.lose(broker, self.number) {
             tracing::warn!(broker, reason, "lost a Kafka broker, trying again until it answers");
         }

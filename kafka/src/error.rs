@@ -40,6 +40,8 @@ pub enum Error {
         operation: String,
         /// How long was waited.
         seconds: u64,
+        /// What the connections met last.
+        reason: String,
     },
 
     /// Another producer with our transactional id took over, or ours was taken for dead: Kafka does not tell the two apart.

@@ -203,8 +203,7 @@ fn partitions(config: &Config, consumer: &BaseConsumer<Context>, topic: &str) ->
 fn unreachable(config: &Config, consumer: &BaseConsumer<Context>, operation: String) -> Error {
     // What the connection said meanwhile waits in the queue; a refusal explains more than a time-out.
     let _served = consumer.poll(Duration::from_millis(50));
-    let seconds = REQUEST_TIMEOUT.as_secs();
-    consumer.context().refused().unwrap_or_else(|| Error::Unreachable { brokers: config.brokers(), operation, seconds })
+    consumer.context().unanswered(config.brokers(), operation, REQUEST_TIMEOUT)
 }
 
 /// What librdkafka reports and then retries by itself.

@@ -22,7 +22,8 @@ type Standings = BTreeMap<(String, String, i32), Standing>;
 /// Asks everybody at the same time.
 pub(super) async fn all(configuration: &Configuration) -> Report {
     let mut unknown = Vec::new();
-    let (slot, state, target) = tokio::join!(slot(configuration), state(configuration), standings(configuration));
+    let (slot, state, target, topics) =
+        tokio::join!(slot(configuration), state(configuration), standings(configuration), topics(configuration));
     let slot = told(&mut unknown, "the slot", slot).flatten();
     let state = told(&mut unknown, "the state topic", state).flatten();
     let mut standings = told(&mut unknown, "the target", target).unwrap_or_default();
@@ -35,7 +36,7 @@ pub(super) async fn all(configuration: &Configuration) -> Report {
         findings: Vec::new(),
         unknown: Vec::new(),
     };
-    match topics(configuration).await {
+    match topics {
         Ok(topics) => {
             let announced = announced(configuration, &topics).await;
             standings.extend(told(&mut unknown, "Redis", announced).unwrap_or_default());
