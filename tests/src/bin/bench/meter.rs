@@ -21,7 +21,7 @@ pub(crate) fn now() -> f64 {
 /// Whom to watch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Watched {
-    /// The process that is measured.
+    /// The process that is measured. The target's own apply worker is one of the target's family.
     pub(crate) subject: u32,
     /// The source's postmaster.
     pub(crate) source: Option<u32>,
@@ -40,6 +40,7 @@ pub(crate) struct Meter {
 /// What was read.
 #[derive(Debug, Default)]
 pub(crate) struct Readings {
+    subject_is_of_target: bool,
     subject: Series,
     source: Series,
     target: Series,
@@ -68,7 +69,8 @@ impl Meter {
     pub(crate) fn start(watched: Watched) -> Result<Meter, Error> {
         let (stop, stopped) = mpsc::channel();
         let run = move || {
-            let mut readings = Readings::default();
+            let subject_is_of_target = proc::parent(watched.subject).is_some_and(|it| watched.target == Some(it));
+            let mut readings = Readings { subject_is_of_target, ..Readings::default() };
             readings.read(&watched);
             while let Err(RecvTimeoutError::Timeout) = stopped.recv_timeout(EVERY) {
                 readings.read(&watched);
@@ -107,7 +109,8 @@ impl Readings {
     pub(crate) fn cpu(&self, from: f64, to: f64) -> Cpu {
         let of = |series: &Series| series.between(from, to);
         let (subject, source, target, kafka) = (of(&self.subject), of(&self.source), of(&self.target), of(&self.kafka));
-        let known: f64 = [subject, source, target, kafka].into_iter().flatten().sum();
+        let own = subject.filter(|_| !self.subject_is_of_target);
+        let known: f64 = [own, source, target, kafka].into_iter().flatten().sum();
         Cpu { subject, source, target, kafka, other: of(&self.machine).map(|all| (all - known).max(0.0)) }
     }
 }

@@ -7,8 +7,14 @@ const TICKS_A_SECOND: f64 = 100.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Stat {
+    parent: u32,
     own: f64,
     of_children_gone: f64,
+}
+
+/// The process that started it.
+pub(crate) fn parent(process: u32) -> Option<u32> {
+    stat(process).map(|stat| stat.parent)
 }
 
 /// CPU seconds of all threads of a process, in user mode and in the kernel.
@@ -61,6 +67,7 @@ fn stat(process: u32) -> Option<Stat> {
     let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
     let ticks = |i: usize| fields.get(i)?.parse::<f64>().ok();
     Some(Stat {
+        parent: fields.get(1)?.parse().ok()?,
         own: (ticks(11)? + ticks(12)?) / TICKS_A_SECOND,
         of_children_gone: (ticks(13)? + ticks(14)?) / TICKS_A_SECOND,
     })
