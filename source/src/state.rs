@@ -171,10 +171,10 @@ impl State {
         }
     }
 
-    /// The records that the open Kafka transaction must carry: the stream's always, of the rest what was touched.
-    /// A `None` is a tombstone.
+    /// The records that the open Kafka transaction must carry: what was touched, and the stream's last, so that whoever has
+    /// read it has read all that belongs to it. A `None` is a tombstone.
     pub fn take_records(&mut self) -> Vec<(String, Option<Vec<u8>>)> {
-        let mut records = vec![(Key::Stream.to_string(), Some(json(&self.stream)))];
+        let mut records = Vec::new();
         for topic in self.topics.iter_mut().filter(|topic| topic.touched) {
             topic.touched = false;
             records.push((Key::Topic(topic.name.clone()).to_string(), Some(json(&topic.topic))));
@@ -188,6 +188,7 @@ impl State {
             };
             records.push((key.to_string(), value));
         }
+        records.push((Key::Stream.to_string(), Some(json(&self.stream))));
         records
     }
 }
@@ -265,7 +266,7 @@ pub(crate) mod tests {
         assert_eq!(state.take_records().len(), 1);
         state.topic_mut(0).next_seq(0);
         let keys: Vec<_> = state.take_records().into_iter().map(|(key, _)| key).collect();
-        assert_eq!(keys, ["stream", "topic/shop.public.users"]);
+        assert_eq!(keys, ["topic/shop.public.users", "stream"], "the stream's record is the last");
     }
 
     #[test]
