@@ -50,6 +50,30 @@ async fn every_change_stands_in_the_topics_once() {
     world.finish().await;
 }
 
+/// A long column that nobody touched is not in the stream when its row gets another key. It comes along all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_changes_its_key_brings_its_long_column_along() {
+    let people = workload::people().table().clone();
+    let mut world = World::builder().table(people.clone()).start().await;
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world
+        .in_source(
+            "INSERT INTO people SELECT 'p' || i, 'name', 1, repeat(md5(i::text), 200) FROM generate_series(1, 20) i",
+        )
+        .await;
+    world.until_equal().await;
+    world.in_source("UPDATE people SET email = 'moved ' || email").await;
+    world.until_equal().await;
+    world.check_topics().await;
+    let moved = world.topic(&people).await;
+    let reselected =
+        moved.rows().filter(|record| record.value.as_deref().unwrap_or_default().contains("\"reselected\":[\"bio\"]"));
+    assert_eq!(reselected.count(), 20, "the column was read after the fact, and the event says so");
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 /// COPY puts many rows at one WAL address, and a transaction larger than every buffer must pass through them.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_large_transaction_passes_through_small_buffers() {

@@ -58,10 +58,15 @@ impl Shape {
     }
 
     /// A row gets another key, which must be free or the transaction fails.
+    ///
+    /// Its long columns are written with it. Left alone they are not in the stream, and where the row is gone by the time
+    /// that they are asked for, the event waits among the undecided: a case of its own, and not for every test.
     pub fn change_key(&self, random: &mut ChaCha8Rng) -> String {
         let (from, to) = ((self.key)(random), (self.key)(random));
-        let set: Vec<String> =
-            self.table.key.iter().zip(&to).map(|(column, value)| format!("{} = {value}", quote(column))).collect();
+        let long =
+            self.values[self.light..].iter().map(|(column, draw)| format!("{} = {}", quote(column), draw(random)));
+        let key = self.table.key.iter().zip(&to).map(|(column, value)| format!("{} = {value}", quote(column)));
+        let set: Vec<String> = key.chain(long).collect();
         let (table, set) = (self.table.sql(), set.join(", "));
         // Mostly where it is free: a transaction that always fails writes nothing.
         let (taken, own) = (self.equals_in("other.", &to), self.equals_in("other.", &from));
@@ -206,9 +211,9 @@ pub fn notes() -> Shape {
     }
 }
 
-/// Replica identity USING INDEX: the key of the events is not the primary key.
+/// Replica identity USING INDEX and no primary key; and an identity column, which must be written but never updated.
 pub fn badges() -> Shape {
-    let columns = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, code text NOT NULL, label text";
+    let columns = "id bigint GENERATED ALWAYS AS IDENTITY, code text NOT NULL, label text";
     Shape {
         table: Table::new("public.badges", &["code"], columns)
             .after("CREATE UNIQUE INDEX badges_code ON {table} (code)")

@@ -45,6 +45,18 @@ fn a_sound_topic_passes_and_folds() {
 }
 
 #[test]
+fn a_moved_row_may_lack_a_column_until_it_goes() {
+    let found = fault(&[
+        (1, "A", "1", r#"c,"after":{"id":1},"unchanged":["bio"],"moved_from":{"id":9}"#),
+        (2, "B", "1", r#"u,"after":{"id":1},"unchanged":["bio"]"#),
+        (3, "C", "1", "d"),
+        (4, "C", "1", "-"),
+        (5, "D", "1", r#"c,"after":{"id":1,"bio":"b"}"#),
+    ]);
+    assert_eq!(found, r#"[{"bio": Some("b"), "id": Some("1")}]"#);
+}
+
+#[test]
 fn every_rule_has_a_topic_that_breaks_it() {
     let create = r#"c,"after":{"id":1}"#;
     let update = r#"u,"after":{"id":1}"#;
