@@ -347,7 +347,13 @@ async fn a_plain_producer_tells_what_became_of_each_record() {
     let done = plain.flush(NEVER).expect("the broker is there");
     assert!(matches!(&done[..], [only] if only.tag == 8 && only.result.is_err()), "{done:?}");
     assert!(plain.flush(NEVER).expect("nothing is open").is_empty());
-    assert_eq!(seen(&config, &topic), ["0:a"]);
+    plain.send(9, &text(&topic, 0, "b"), NEVER).expect("there is room");
+    let done = plain.flush(NEVER).expect("the broker is there");
+    assert!(
+        matches!(&done[..], [only] if only.tag == 9 && only.result.is_ok()),
+        "a refused record stands alone: {done:?}"
+    );
+    assert_eq!(seen(&config, &topic), ["0:a", "0:b"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -115,100 +115,156 @@ async fn topics(checks: &mut Checks, admin: &Admin, configuration: &Configuratio
 fn topic(checks: &mut Checks, configuration: &Configuration, name: &str, topic: Option<&Topic>, cleanup: &str) {
     let what = format!("topic {name}");
     let wanted = configuration.source.as_ref().map(|source| &source.topics);
-    let Some(topic) = topic else {
-        return match wanted {
-            Some(wanted) if wanted.create => checks.good(what, "not there yet: the source will make it"),
-            Some(wanted) => {
-                let remedy = format!(
-                    "make it with {} partitions, replication {}, cleanup.policy={cleanup}, min.insync.replicas={}; or set source.topics.create = true",
-                    if cleanup == "compact" { 1 } else { wanted.partitions },
-                    wanted.replication,
-                    wanted.min_insync_replicas
-                );
-                checks.fault(what, "not there", remedy);
-            }
-            None => {
-                checks.fault(what, "not there", "start the source, which publishes to it, or correct prefix and tables")
-            }
-        };
-    };
-    let settings = &topic.settings;
-    let mut faults: Vec<(String, String)> = Vec::new();
-    let mut risks: Vec<(String, String)> = Vec::new();
-    let set = |setting: &str| {
-        format!("kafka-configs --alter --entity-type topics --entity-name {name} --add-config {setting}")
-    };
-    if settings.cleanup_policy != cleanup {
-        faults.push((
-            format!("cleanup.policy is {}", settings.cleanup_policy),
-            set(&format!("cleanup.policy={cleanup}")),
-        ));
-    }
-    if settings.unclean_leader_election {
-        faults.push((
-            "unclean leader election is on: acknowledged records can be lost".into(),
-            set("unclean.leader.election.enable=false"),
-        ));
-    }
-    if !topic.leaderless.is_empty() {
-        faults.push((
-            format!("partitions {:?} have no leader", topic.leaderless),
-            "start the brokers that are down".into(),
-        ));
-    }
-    if topic.in_sync < settings.min_insync_replicas {
-        let found = format!("{} replicas in sync, {} needed to write", topic.in_sync, settings.min_insync_replicas);
-        faults.push((found, "start the brokers that are down, or lower min.insync.replicas".into()));
-    }
+    let Some(topic) = topic else { return missing(checks, what, wanted, cleanup) };
+    let mut faults = faults(topic, cleanup, configuration.kafka.batch_bytes_max());
+    let mut risks = Findings::default();
     if let Some(wanted) = wanted {
-        let partitions = if cleanup == "compact" { 1 } else { wanted.partitions };
-        if topic.partitions < partitions || (cleanup == "compact" && topic.partitions != 1) {
-            let remedy = format!(
-                "make it with {partitions} partitions before the first start, or set source.topics.partitions = {}",
-                topic.partitions
-            );
-            faults.push((format!("{} partitions, {partitions} configured", topic.partitions), remedy));
-        }
-        if topic.replication < usize::try_from(wanted.replication).unwrap_or(0) {
-            risks.push((
-                format!("replication {}, {} configured", topic.replication, wanted.replication),
-                "reassign its partitions to more brokers (kafka-reassign-partitions)".into(),
-            ));
-        }
-        let in_sync = usize::try_from(wanted.min_insync_replicas).unwrap_or(0);
-        if settings.min_insync_replicas < in_sync {
-            risks.push((
-                format!("min.insync.replicas {}, {in_sync} configured", settings.min_insync_replicas),
-                set(&format!("min.insync.replicas={in_sync}")),
-            ));
-        }
+        differences(topic, wanted, cleanup, &mut faults, &mut risks);
     }
-    if settings.max_message_bytes < configuration.kafka.batch_bytes_max() {
-        let found = format!(
-            "max.message.bytes {}, below kafka.batch_bytes_max = {}",
-            settings.max_message_bytes,
-            configuration.kafka.batch_bytes_max()
-        );
-        faults.push((found, set("max.message.bytes=10485760")));
-    }
-    let joined = |list: Vec<(String, String)>| {
-        let (found, remedies): (Vec<String>, Vec<String>) = list.into_iter().unzip();
-        (found.join("; "), remedies.join("; "))
-    };
-    if !faults.is_empty() {
-        let (found, remedy) = joined(faults);
-        checks.fault(what, found, remedy);
-    } else if !risks.is_empty() {
-        let (found, remedy) = joined(risks);
-        checks.warn(what, found, remedy);
+    if !faults.found.is_empty() {
+        checks.fault(what, faults.found.join("; "), faults.remedies.join("; "));
+    } else if !risks.found.is_empty() {
+        checks.warn(what, risks.found.join("; "), risks.remedies.join("; "));
     } else {
         let found = format!(
             "{} partitions, replication {}, min.insync.replicas {}, records up to {}",
             topic.partitions,
             topic.replication,
-            settings.min_insync_replicas,
-            crate::output::bytes(settings.max_message_bytes as u64)
+            topic.settings.min_insync_replicas,
+            crate::output::bytes(topic.settings.max_message_bytes as u64)
         );
         checks.good(what, found);
+    }
+}
+
+/// What is wrong with a topic, and what to do about each.
+#[derive(Default)]
+struct Findings {
+    found: Vec<String>,
+    remedies: Vec<String>,
+}
+
+impl Findings {
+    fn add(&mut self, found: impl Into<String>, remedy: impl Into<String>) {
+        self.found.push(found.into());
+        self.remedies.push(remedy.into());
+    }
+}
+
+fn missing(checks: &mut Checks, what: String, wanted: Option<&source::Topics>, cleanup: &str) {
+    match wanted {
+        Some(wanted) if wanted.create => checks.good(what, "not there yet: the source will make it"),
+        Some(wanted) => {
+            let remedy = format!(
+                "make it with {} partitions, replication {}, cleanup.policy={cleanup}, min.insync.replicas={}; or set source.topics.create = true",
+                partitions(wanted, cleanup),
+                wanted.replication,
+                wanted.min_insync_replicas
+            );
+            checks.fault(what, "not there", remedy);
+        }
+        None => {
+            checks.fault(what, "not there", "start the source, which publishes to it, or correct prefix and tables")
+        }
+    }
+}
+
+/// The topic of the state is compacted and has one partition.
+fn partitions(wanted: &source::Topics, cleanup: &str) -> i32 {
+    if cleanup == "compact" { 1 } else { wanted.partitions }
+}
+
+/// What no configuration of ours makes good.
+fn faults(topic: &Topic, cleanup: &str, batch_bytes_max: usize) -> Findings {
+    let settings = &topic.settings;
+    let mut findings = Findings::default();
+    if settings.cleanup_policy != cleanup {
+        let found = format!("cleanup.policy is {}", settings.cleanup_policy);
+        findings.add(found, alter(topic, &format!("cleanup.policy={cleanup}")));
+    }
+    if settings.unclean_leader_election {
+        let found = "unclean leader election is on: acknowledged records can be lost";
+        findings.add(found, alter(topic, "unclean.leader.election.enable=false"));
+    }
+    if !topic.leaderless.is_empty() {
+        findings.add(format!("partitions {:?} have no leader", topic.leaderless), "start the brokers that are down");
+    }
+    if topic.in_sync < settings.min_insync_replicas {
+        let found = format!("{} replicas in sync, {} needed to write", topic.in_sync, settings.min_insync_replicas);
+        findings.add(found, "start the brokers that are down, or lower min.insync.replicas");
+    }
+    if settings.max_message_bytes < batch_bytes_max {
+        let found = format!(
+            "max.message.bytes {}, below kafka.batch_bytes_max = {batch_bytes_max}",
+            settings.max_message_bytes
+        );
+        findings.add(found, alter(topic, "max.message.bytes=10485760"));
+    }
+    findings
+}
+
+/// Where a topic is not as configured.
+fn differences(topic: &Topic, wanted: &source::Topics, cleanup: &str, faults: &mut Findings, risks: &mut Findings) {
+    let partitions = partitions(wanted, cleanup);
+    if topic.partitions < partitions || (cleanup == "compact" && topic.partitions != partitions) {
+        let remedy = match cleanup {
+            "compact" => "delete it: the source makes it anew".to_owned(),
+            _ => format!("raise them before the first start, or set source.topics.partitions = {}", topic.partitions),
+        };
+        faults.add(format!("{} partitions, {partitions} configured", topic.partitions), remedy);
+    }
+    if topic.replication < usize::try_from(wanted.replication).unwrap_or(0) {
+        let found = format!("replication {}, {} configured", topic.replication, wanted.replication);
+        risks.add(found, "reassign its partitions to more brokers (kafka-reassign-partitions)");
+    }
+    let in_sync = usize::try_from(wanted.min_insync_replicas).unwrap_or(0);
+    if topic.settings.min_insync_replicas < in_sync {
+        let found = format!("min.insync.replicas {}, {in_sync} configured", topic.settings.min_insync_replicas);
+        risks.add(found, alter(topic, &format!("min.insync.replicas={in_sync}")));
+    }
+}
+
+fn alter(topic: &Topic, setting: &str) -> String {
+    format!("kafka-configs --alter --entity-type topics --entity-name {} --add-config {setting}", topic.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use kafka::admin::Settings;
+
+    use super::*;
+
+    fn sound() -> Topic {
+        Topic {
+            name: "shop.public.users".into(),
+            id: "AAAAAAAAAAAAAAAAAAAAAA".into(),
+            partitions: 4,
+            replication: 3,
+            in_sync: 3,
+            leaderless: vec![],
+            settings: Settings {
+                cleanup_policy: "delete".into(),
+                min_insync_replicas: 2,
+                retention_ms: 604_800_000,
+                max_message_bytes: 1_048_588,
+                unclean_leader_election: false,
+            },
+        }
+    }
+
+    fn found(change: impl FnOnce(&mut Topic)) -> String {
+        let mut topic = sound();
+        change(&mut topic);
+        faults(&topic, "delete", 1_000_000).found.join("\n")
+    }
+
+    #[test]
+    fn what_loses_or_refuses_records_is_a_fault() {
+        assert_eq!(found(|_| ()), "");
+        assert!(found(|topic| topic.settings.cleanup_policy = "compact".into()).contains("cleanup.policy"));
+        assert!(found(|topic| topic.settings.unclean_leader_election = true).contains("unclean"));
+        assert!(found(|topic| topic.leaderless = vec![2]).contains("[2]"));
+        assert!(found(|topic| topic.in_sync = 1).contains("1 replicas in sync, 2 needed"));
+        assert!(found(|topic| topic.settings.max_message_bytes = 1000).contains("max.message.bytes 1000"));
     }
 }

@@ -25,6 +25,10 @@ use crate::{Config, Context, raw};
 /// How long a transaction may stay open without a commit before its coordinator gives it up.
 pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// How long the broker is left to write the markers of a commit before the next transaction registers its partitions. Too
+/// early, it is turned away and waits for 20 ms, which no setting changes; measured: p99 a third lower, p50 no higher.
+const MARKERS: Duration = Duration::from_millis(1);
+
 /// The largest record for a topic whose own limit was not told.
 const UNTOLD_LIMIT: usize = 1_000_000;
 
@@ -37,6 +41,7 @@ pub struct Publisher {
     batch_bytes_max: usize,
     /// `max.message.bytes` of the topics for which it was told.
     limits: HashMap<String, usize>,
+    committed: Option<Instant>,
     has_failed: bool,
 }
 
@@ -62,6 +67,7 @@ impl Publisher {
             transactional_id: transactional_id.to_owned(),
             batch_bytes_max: config.batch_bytes_max(),
             limits: HashMap::new(),
+            committed: None,
             has_failed: false,
         })
     }
@@ -112,6 +118,9 @@ impl Publisher {
     pub fn begin(&mut self) -> Result<(), Error> {
         const OPERATION: &str = "begin a transaction";
         self.sound(OPERATION)?;
+        if let Some(left) = self.committed.take().and_then(|committed| MARKERS.checked_sub(committed.elapsed())) {
+            std::thread::sleep(left);
+        }
         self.producer.begin_transaction().map_err(|error| self.fail(OPERATION, error.into()))
     }
 
@@ -169,7 +178,10 @@ impl Publisher {
         self.sound(OPERATION)?;
         loop {
             match raw::commit_transaction(self.producer.client(), STEP) {
-                Ok(()) => return Ok(()),
+                Ok(()) => {
+                    self.committed = Some(Instant::now());
+                    return Ok(());
+                }
                 // Unfinished, and only the same call may follow.
                 Err(cause) if cause.code() == RDKafkaErrorCode::OperationTimedOut => self.go_on(OPERATION, stop)?,
                 Err(cause) => return Err(self.fail(OPERATION, cause)),
