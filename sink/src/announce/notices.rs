@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn a_change_is_announced_and_what_follows_it_is_done_too() {
-        insta::assert_snapshot!(words(Mode::Both, false), @r#"1 2 2 0000000000000002.0000000000000002.00000001 2 19 XADD p:shop.t MAXLEN ~ 10 * id p.shop.t/0/1 op u schema shop table t key {"id":1} position 0000000000000002.0000000000000002.00000001 committed_ms 7 3 PUBLISH p:t {"id":"p.shop.t/0/1","op":"u","schema":"shop","table":"t","key":{"id":1},"position":"0000000000000002.0000000000000002.00000001","committed_ms":7} 2 3 3 0000000000000003.0000000000000003.00000001 0"#);
+        insta::assert_snapshot!(words(Mode::Both, false), @r#"1 2 2 0000000000000002.0000000000000002.00000001 2 20 XADD p:shop.t MAXLEN ~ 10 * id p.shop.t/0/1 op u schema shop table t key {"id":1} position 0000000000000002.0000000000000002.00000001 committed_ms 7 3 PUBLISH p:t {"id":"p.shop.t/0/1","op":"u","schema":"shop","table":"t","key":{"id":1},"position":"0000000000000002.0000000000000002.00000001","committed_ms":7} 2 3 3 0000000000000003.0000000000000003.00000001 0"#);
     }
 
     #[test]
