@@ -78,15 +78,14 @@ impl Side {
     async fn row_filters(&self, publication: &str) -> Result<BTreeMap<TableName, String>, Error> {
         // Before 15 there are none, and no such column.
         const QUERY: &str = "
-            SELECT n.nspname, c.relname, pg_get_expr((to_jsonb(r) ->> 'prqual')::pg_node_tree, r.prrelid)
-            FROM pg_publication_rel r
-            JOIN pg_publication p ON p.oid = r.prpubid
-            JOIN pg_class c ON c.oid = r.prrelid
-            JOIN pg_namespace n ON n.oid = c.relnamespace
-            WHERE p.pubname = $1 AND to_jsonb(r) ->> 'prqual' IS NOT NULL";
+            SELECT schemaname::text, tablename::text, to_jsonb(t) ->> 'rowfilter' FROM pg_publication_tables t
+            WHERE pubname = $1 AND to_jsonb(t) ->> 'rowfilter' IS NOT NULL";
         let rows = self.client.query(QUERY, &[&publication]).await;
         let rows = rows.map_err(|cause| self.failed(format!("read the publication {publication}"), cause))?;
-        Ok(rows.iter().map(|row| (TableName::new(row.get::<_, &str>(0), row.get::<_, &str>(1)), row.get(2))).collect())
+        let filter = |row: &postgres::tokio_postgres::Row| {
+            (TableName::new(row.get::<_, String>(0), row.get::<_, String>(1)), row.get(2))
+        };
+        Ok(rows.iter().map(filter).collect())
     }
 
     async fn run(&self, statement: &str) -> Result<(), Error> {

@@ -83,6 +83,11 @@ pub(super) async fn read(client: &Client, names: &[TableName]) -> Result<Tables,
 }
 
 impl Table {
+    /// Whether PostgreSQL replicates such a thing at all.
+    pub(super) fn is_replicated(&self) -> bool {
+        matches!(self.kind.as_str(), "r" | "p") && self.persistence == "p"
+    }
+
     pub(super) fn may(&self, privilege: &str) -> bool {
         self.privileges.iter().any(|held| held == privilege)
     }

@@ -25,7 +25,7 @@ pub(super) async fn check(config: &source::Config) -> (Vec<Check>, Tables) {
     };
     checks.good("connection", config.postgres.display());
     let looked = async {
-        server(&mut checks, &client).await?;
+        server(&mut checks, &client, config).await?;
         clock::check(&mut checks, &client).await?;
         role(&mut checks, &client, config).await?;
         slot(&mut checks, &client, config).await?;
@@ -46,14 +46,15 @@ pub(super) async fn check(config: &source::Config) -> (Vec<Check>, Tables) {
     (checks.list, tables)
 }
 
-async fn server(checks: &mut Checks, client: &Client) -> Result<(), Error> {
+async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
     const QUERY: &str = "
         SELECT current_setting('server_version'), current_setting('server_version_num')::int, pg_is_in_recovery(),
                current_setting('wal_level'),
-               current_setting('max_replication_slots')::int8, (SELECT count(*) FROM pg_replication_slots),
+               current_setting('max_replication_slots')::int8,
+               (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> $1),
                current_setting('max_wal_senders')::int8, (SELECT count(*) FROM pg_stat_replication)";
-    let row =
-        client.query_one(QUERY, &[]).await.map_err(|cause| Error::statement("read the server's settings", cause))?;
+    let row = client.query_one(QUERY, &[&config.slot]).await;
+    let row = row.map_err(|cause| Error::statement("read the server's settings", cause))?;
     let (version, number): (&str, i32) = (row.get(0), row.get(1));
     checks.expect(number >= VERSION_MIN, "version", version, "upgrade PostgreSQL to 14 or later");
     let is_standby: bool = row.get(2);
@@ -68,7 +69,7 @@ async fn server(checks: &mut Checks, client: &Client) -> Result<(), Error> {
     );
     let (slots_max, slots): (i64, i64) = (row.get(4), row.get(5));
     let remedy = "drop slots that nobody reads (pg_replication_slots, active = false), or raise max_replication_slots and restart";
-    checks.expect(slots < slots_max, "replication slots", format!("{slots} of {slots_max} in use"), remedy);
+    checks.expect(slots < slots_max, "replication slots", format!("{slots} of {slots_max} in use by others"), remedy);
     let (senders_max, senders): (i64, i64) = (row.get(6), row.get(7));
     let remedy = "raise max_wal_senders and restart: the source holds one, its first start and verify one more";
     checks.expect(senders + 1 < senders_max, "walsenders", format!("{senders} of {senders_max} in use"), remedy);
@@ -110,8 +111,10 @@ async fn slot(checks: &mut Checks, client: &Client, config: &source::Config) -> 
         if config.create {
             checks.good(what, "not there yet: the source will make it");
         } else {
-            let remedy = "set source.create = true: the slot's first snapshot must be taken by the source itself";
-            checks.fault(what, "missing", remedy);
+            let name = quote::literal(&config.slot);
+            let sql =
+                format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput'), or set source.create = true");
+            checks.fault(what, "missing", sql);
         }
         return Ok(());
     };
@@ -203,7 +206,7 @@ async fn publication(
         .iter()
         .map(|row| (TableName::new(row.get::<_, String>(0), row.get::<_, String>(1)), (row.get(2), row.get(3))))
         .collect();
-    for (table, like) in tables {
+    for (table, like) in tables.iter().filter(|(_, like)| like.is_replicated()) {
         let what = format!("{what}, {table}");
         let Some((columns, filter)) = published.get(table) else {
             if config.create {
@@ -214,7 +217,11 @@ async fn publication(
                     owner_remedy(config, table),
                 );
             } else {
-                checks.fault(what, "not in it", format!("ALTER PUBLICATION {name} ADD TABLE {}", quote::table(table)));
+                // A partitioned table stands there under its own name only when it is published as a whole.
+                let root = format!("; then SET (publish_via_partition_root = true), for {table} is partitioned");
+                let root = if like.kind == "p" { root.as_str() } else { "" };
+                let remedy = format!("ALTER PUBLICATION {name} ADD TABLE {}{root}", quote::table(table));
+                checks.fault(what, "not in it", remedy);
             }
             continue;
         };
@@ -257,7 +264,7 @@ async fn missing_publication(
     if !config.create {
         let list = config.tables.iter().map(quote::table).collect::<Vec<_>>().join(", ");
         let sql = format!(
-            "CREATE PUBLICATION {} FOR TABLE {list}, or source.create = true",
+            "CREATE PUBLICATION {} FOR TABLE {list} WITH (publish_via_partition_root = true), or set source.create = true",
             quote::identifier(&config.publication)
         );
         checks.fault(what, "missing", sql);
@@ -271,7 +278,7 @@ async fn missing_publication(
         quote::identifier(&config.postgres.user)
     );
     checks.expect(may, what.clone(), "not there yet: the source will make it", remedy);
-    for (table, _) in tables.iter().filter(|(_, like)| !like.is_owned) {
+    for (table, _) in tables.iter().filter(|(_, like)| like.is_replicated() && !like.is_owned) {
         checks.fault(
             format!("{what}, {table}"),
             "only an owner of the table may publish it",
