@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_millis(200);
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// How often offsets are committed.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long one request that this thread waits for may take.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one seek is waited for. It is asked for again until it is done: polling must not stop for it.
+const SEEK_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// A partition that the group gave us, for whoever makes its worker.
 #[derive(Debug)]
@@ -104,6 +104,8 @@ struct Fetch {
     given: Consumer,
     topics: HashMap<String, Arc<str>>,
     owned: HashMap<Partition, Owned>,
+    /// Partitions that are to be fetched, and since when.
+    starting: VecDeque<(Command, Instant)>,
     committed_at: Instant,
 }
 
@@ -114,14 +116,15 @@ impl Consumer {
         let thread = std::thread::Builder::new().name(format!("consumer {group}"));
         let notices = self.notices.clone();
         let run = move || {
-            let ended = Fetch::new(self).and_then(|mut fetch| {
-                let ended = fetch.run();
-                fetch.close();
-                ended
-            });
-            if let Err(error) = ended {
-                // Without a receiver the group is over, and so is whoever would want to know.
-                let _over = notices.send(Notice::Failed(error));
+            // Without a receiver the group is over, and so is whoever would want to know.
+            let tell = |error| drop(notices.send(Notice::Failed(error)));
+            match Fetch::new(self) {
+                Err(error) => tell(error),
+                Ok(mut fetch) => {
+                    // Told before the consumer is closed, which may take its time.
+                    fetch.run().unwrap_or_else(tell);
+                    fetch.close();
+                }
             }
         };
         thread.spawn(run).map_err(|cause| Error::Thread { group, cause })
@@ -165,7 +168,14 @@ impl Fetch {
         let names: Vec<&str> = given.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&names).map_err(|cause| given.failed("subscribe to its topics", cause))?;
         let topics = given.topics.iter().map(|name| (name.clone(), Arc::from(name.as_str()))).collect();
-        Ok(Fetch { consumer, given, topics, owned: HashMap::new(), committed_at: Instant::now() })
+        Ok(Fetch {
+            consumer,
+            given,
+            topics,
+            owned: HashMap::new(),
+            starting: VecDeque::new(),
+            committed_at: Instant::now(),
+        })
     }
 
     fn run(&mut self) -> Result<(), Error> {
@@ -261,37 +271,42 @@ impl Fetch {
     }
 
     fn commands(&mut self) -> Result<(), Error> {
-        while let Ok(Command::Start { partition, offset, segments }) = self.given.commands.try_recv() {
-            let Some(owned) = self.owned.get_mut(&partition) else { continue };
-            owned.open = None;
-            owned.segments = Some(segments);
-            owned.delivered = None;
-            owned.paused = false;
-            let mut list = TopicPartitionList::new();
-            let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
-            added.map_err(|cause| self.given.failed("seek", cause))?;
-            self.seek(&partition, list.clone())?;
-            self.consumer.resume(&list).map_err(|cause| self.given.failed("resume partitions", cause))?;
-            tracing::info!(group = %self.given.group.name, %partition, offset, "fetching");
+        let asked = Instant::now();
+        self.starting.extend(self.given.commands.try_iter().map(|command| (command, asked)));
+        for _ in 0..self.starting.len() {
+            let Some((command, asked)) = self.starting.pop_front() else { break };
+            if let Some(waiting) = self.start_fetching(command, asked)? {
+                self.starting.push_back((waiting, asked));
+            }
         }
         Ok(())
     }
 
-    /// A partition that was assigned a moment ago may not be ready to seek yet.
-    fn seek(&self, partition: &Partition, list: TopicPartitionList) -> Result<(), Error> {
-        let deadline = Instant::now() + REQUEST_TIMEOUT;
-        loop {
-            let sought = self.consumer.seek_partitions(list.clone(), REQUEST_TIMEOUT);
-            let error = match sought.map(|list| list.elements().iter().find_map(|element| element.error().err())) {
-                Ok(None) => return Ok(()),
-                Ok(Some(error)) | Err(error) => error,
-            };
-            if Instant::now() > deadline {
-                return Err(self.given.failed(format!("seek in {partition}"), error));
-            }
-            // Its state changes on librdkafka's own thread, which tells nobody.
-            std::thread::sleep(Duration::from_millis(5));
+    /// Has a partition fetched from where its worker said. Gives the command back when librdkafka is not ready for it yet:
+    /// an assignment is young, or an earlier commit still waits for the group's coordinator.
+    fn start_fetching(&mut self, command: Command, asked: Instant) -> Result<Option<Command>, Error> {
+        let Command::Start { partition, offset, segments } = command;
+        // A worker that has ended meanwhile must not take the place of its successor.
+        if segments.is_closed() || !self.owned.contains_key(&partition) {
+            return Ok(None);
         }
+        let mut list = TopicPartitionList::new();
+        let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
+        added.map_err(|cause| self.given.failed("seek", cause))?;
+        let sought = self.consumer.seek_partitions(list.clone(), SEEK_TIMEOUT);
+        if let Err(error) = sought.and_then(|list| list.elements().iter().try_for_each(|element| element.error())) {
+            tracing::debug!(group = %self.given.group.name, %partition, %error, waited = ?asked.elapsed(), "not ready to seek yet");
+            return Ok(Some(Command::Start { partition, offset, segments }));
+        }
+        if let Some(owned) = self.owned.get_mut(&partition) {
+            owned.open = None;
+            owned.segments = Some(segments);
+            owned.delivered = None;
+            owned.paused = false;
+        }
+        self.consumer.resume(&list).map_err(|cause| self.given.failed("resume partitions", cause))?;
+        tracing::info!(group = %self.given.group.name, %partition, offset, "fetching");
+        Ok(None)
     }
 
     fn rebalance(&mut self) -> Result<(), Error> {
@@ -411,7 +426,13 @@ impl Fetch {
         self.let_go(&partitions);
         self.commit();
         // Closing the consumer rebalances once more, with nobody to hand anything over.
-        self.consumer.context().closing.store(true, Ordering::Relaxed);
+        let context = self.consumer.context();
+        context.closing.store(true, Ordering::Relaxed);
+        // One that was noted and not carried out would keep librdkafka waiting for ever.
+        let noted = std::mem::take(&mut *context.rebalances.lock().unwrap_or_else(PoisonError::into_inner));
+        for rebalance in noted {
+            rebalance.carry_out(&self.consumer);
+        }
     }
 }
 
@@ -468,6 +489,19 @@ enum Rebalance {
     Revoke(TopicPartitionList),
 }
 
+impl Rebalance {
+    /// While closing: what librdkafka asks for is done, with nobody to hand anything over.
+    fn carry_out(self, consumer: &BaseConsumer<Context>) {
+        let done = match self {
+            Rebalance::Assign(list) => consumer.incremental_assign(&list),
+            Rebalance::Revoke(list) => consumer.incremental_unassign(&list),
+        };
+        if let Err(error) = done {
+            tracing::debug!(%error, "a rebalance while closing");
+        }
+    }
+}
+
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         self.inner.log(level, facility, line);
@@ -485,14 +519,10 @@ impl ClientContext for Context {
 impl ConsumerContext for Context {
     fn rebalance(&self, consumer: &BaseConsumer<Context>, what: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let is_assign = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        if self.closing.load(Ordering::Relaxed) {
-            let done = if is_assign { consumer.incremental_assign(list) } else { consumer.incremental_unassign(list) };
-            if let Err(error) = done {
-                tracing::debug!(%error, "a rebalance while closing");
-            }
-            return;
-        }
         let rebalance = if is_assign { Rebalance::Assign(list.clone()) } else { Rebalance::Revoke(list.clone()) };
+        if self.closing.load(Ordering::Relaxed) {
+            return rebalance.carry_out(consumer);
+        }
         self.rebalances.lock().unwrap_or_else(PoisonError::into_inner).push_back(rebalance);
     }
 

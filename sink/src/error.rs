@@ -210,19 +210,6 @@ pub enum Error {
         cause: Refusal,
     },
 
-    /// The end of the partition is before what the source committed to it.
-    #[error(
-        "{partition} ends with record {done}, and the source committed record {committed}: Kafka lost records at its end; check the brokers (unclean.leader.election.enable must be false), then load the table again"
-    )]
-    GapAtEnd {
-        /// The partition.
-        partition: Partition,
-        /// The last record that is there.
-        done: Seq,
-        /// The last one that the source's state counts.
-        committed: Seq,
-    },
-
     /// A group without progress meets a topic whose beginning is gone.
     #[error(
         "group {group} has done nothing of {partition}, and its first record there is number {found}: this group needs a load; let the source load the table again"
@@ -268,7 +255,7 @@ pub enum Error {
 
     /// A truncate stands in the topic.
     #[error(
-        "{partition} offset {offset}: {tables} was truncated at the source, which this version does not carry by itself. When every partition of the topic stands at this event (tributary.progress, column error), stop the sinks and run in one transaction on the target: {truncate}; and for this partition {step_over}"
+        "{partition} offset {offset}: {tables} was truncated at the source, which this version does not carry by itself. When every partition of every topic of these tables stands at this event (tributary.progress, column error), stop the sinks and run in one transaction on the target, once: {truncate}; and with it the statement of each partition, for this one {step_over}"
     )]
     Truncated {
         /// The partition.
@@ -388,7 +375,7 @@ pub enum Error {
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The server's own reason.
-    #[error(transparent)]
+    #[error("{}", reason(.0))]
     Server(#[from] sqlx::Error),
     /// An update of some columns, of a row that is not there.
     #[error("the row is not there, and the event does not bring all of its columns")]
@@ -439,6 +426,16 @@ impl Refused {
             Refused::Server(cause) => cause.as_database_error().and_then(|error| error.code()).map(Into::into),
             Refused::NoRow => None,
         }
+    }
+}
+
+/// The server's words, without the driver's around them.
+fn reason(cause: &sqlx::Error) -> String {
+    let Some(error) = cause.as_database_error() else { return cause.to_string() };
+    let detail = error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>().and_then(|error| error.detail());
+    match detail {
+        Some(detail) => format!("{}: {detail}", error.message()),
+        None => error.message().to_owned(),
     }
 }
 

@@ -67,12 +67,15 @@ impl<'a> Fold<'a> {
 
     /// Lays one change over what is there. `canonical` is the record's key as [`Shape::canonical`] has it.
     pub(crate) fn add(&mut self, canonical: Cow<'a, [u8]>, key: &'a [u8], event: ChangeEvent<'a>) -> Result<(), Error> {
+        let stays = event.moved_to.as_ref().is_some_and(|other| self.shape.is_equal(&canonical, other));
         let (index, width) = (self.row(canonical), self.shape.columns.len());
         let cells = &mut self.cells[index * width..(index + 1) * width];
         let row = &mut self.rows[index];
         self.changes += 1;
         row.last = self.changes;
         match event.operation {
+            // To an equal key the row does not go away: what was laid over it still counts.
+            Operation::Delete if stays => {}
             Operation::Delete => {
                 cells.fill(None);
                 row.state = State::Nothing;

@@ -75,6 +75,7 @@ impl Run {
         let mirror = Mirror {
             group: self.group.name.clone(),
             prefix: self.prefix.clone(),
+            topics: self.topic_names(),
             kafka: self.kafka.clone(),
             admin: admin.clone(),
             target: target.clone(),

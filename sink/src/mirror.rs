@@ -31,7 +31,7 @@ const UNMIRRORED: &str = "
 SELECT topic, part, off, position, class, record::text, cause, sqlstate, attempts,
        to_char(first_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
        to_char(last_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')
-FROM tributary.parked WHERE grp = $1 AND mirrored_at IS NULL ORDER BY topic, part, off LIMIT $2";
+FROM tributary.parked WHERE grp = $1 AND topic = ANY ($3) AND mirrored_at IS NULL ORDER BY topic, part, off LIMIT $2";
 
 const MIRRORED: &str = "
 UPDATE tributary.parked p SET mirrored_at = now()
@@ -42,6 +42,8 @@ WHERE p.grp = $1 AND p.topic = v.topic AND p.part = v.part AND p.off = v.off";
 pub(crate) struct Mirror {
     pub(crate) group: String,
     pub(crate) prefix: String,
+    /// The group's topics: another prefix may keep a group of the same name in this target.
+    pub(crate) topics: Vec<String>,
     pub(crate) kafka: kafka::Config,
     pub(crate) admin: Arc<Admin>,
     pub(crate) target: Arc<Relational>,
@@ -118,7 +120,12 @@ impl Mirror {
 
     async fn unmirrored(&self) -> Result<Vec<Letter>, Error> {
         let mut lease = self.target.pool().get().await?;
-        let rows = sqlx::query(UNMIRRORED).bind(&self.group).bind(EVENTS_MAX).fetch_all(lease.connection()).await;
+        let rows = sqlx::query(UNMIRRORED)
+            .bind(&self.group)
+            .bind(EVENTS_MAX)
+            .bind(&self.topics)
+            .fetch_all(lease.connection())
+            .await;
         let rows = rows.map_err(|cause| self.target_failed("look for parked events", cause))?;
         lease.keep();
         Ok(rows.iter().map(|row| self.letter(row)).collect())

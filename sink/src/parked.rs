@@ -50,10 +50,6 @@ impl fmt::Display for Class {
 pub(crate) struct ParkedKeys(HashMap<TableName, HashMap<Vec<u8>, Class>>);
 
 impl ParkedKeys {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     pub(crate) fn get(&self, table: &TableName, key: &[u8]) -> Option<Class> {
         self.0.get(table)?.get(key).copied()
     }
@@ -87,7 +83,7 @@ impl Parked {
         class: Class,
         refused: &Refused,
     ) -> Parked {
-        let cause = service::chain(refused).to_string();
+        let cause = refused.to_string();
         let sqlstate = refused.sqlstate();
         Parked { cause, sqlstate, first: true, ..Parked::behind(record, table, key, class) }
     }
@@ -115,7 +111,6 @@ mod tests {
     #[test]
     fn a_key_stands_still_in_its_own_table_alone() {
         let mut keys = ParkedKeys::default();
-        assert!(keys.is_empty());
         let (users, orders) = (TableName::new("shop", "users"), TableName::new("shop", "orders"));
         keys.insert(users.clone(), b"{\"id\":1}".to_vec(), Class::Dead);
         assert_eq!(keys.get(&users, b"{\"id\":1}"), Some(Class::Dead));

@@ -185,11 +185,12 @@ impl Relational {
                 }
             }
         };
+        let is_open = refused.is_some();
         let refused = match refused {
             Some(refused) => refused,
             None => match connection.execute("COMMIT").await {
                 Ok(_) => return Ok(Outcome::Done(done)),
-                // A deferred constraint speaks here.
+                // A deferred constraint speaks here, and ends the transaction.
                 Err(cause) => Refused::Server(cause),
             },
         };
@@ -197,7 +198,9 @@ impl Relational {
             return Err(self.refused(refused));
         }
         tracing::debug!(group = %self.group, partition = %claim.partition, "a batch was refused, applying it event by event: {}", service::chain(&refused));
-        connection.execute("ROLLBACK").await.map_err(failed)?;
+        if is_open {
+            connection.execute("ROLLBACK").await.map_err(failed)?;
+        }
         self.apply_alone(connection, claim, batch, parked).await
     }
 

@@ -207,8 +207,16 @@ impl Shape {
         if self.verbatim {
             return Ok(Cow::Borrowed(text));
         }
-        let key = Columns::decode(text)?;
-        let mut out = Vec::with_capacity(text.len());
+        Ok(Cow::Owned(self.canonical_of(&Columns::decode(text)?)))
+    }
+
+    /// Whether a key, whose canonical text is known, and another one are equal to PostgreSQL though their texts differ.
+    pub(crate) fn is_equal(&self, canonical: &[u8], other: &Columns<'_>) -> bool {
+        self.foldable && !self.verbatim && self.canonical_of(other) == canonical
+    }
+
+    fn canonical_of(&self, key: &Columns<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
         let columns = key.0.iter().map(|(name, value)| {
             let column = self.by_name.get(name.as_ref()).map(|index| &self.columns[*index]);
             let form = column.map_or(Form::Text, |column| Form::of_type(column.oid));
@@ -216,7 +224,7 @@ impl Shape {
             (column, value.as_deref().unwrap_or_default())
         });
         write_canonical(columns, &mut out);
-        Ok(Cow::Owned(out))
+        out
     }
 
     /// Whether SET may and must name the column: never what the server gives, and of the key only what can differ and yet be equal.

@@ -8,6 +8,9 @@ if not stands[1] then return {'missing', '', ''} end
 if stands[1] ~= ARGV[1] then return {'lost', stands[1], ''} end
 if stands[2] ~= ARGV[2] then return {'moved', stands[2], ''} end
 
+-- A server that refuses writes must do so before anything is said: PUBLISH is no write, and would pass again at each retry.
+redis.call('HSET', KEYS[1], 'next_offset', ARGV[2])
+
 local done = nil
 local function save()
     if done then

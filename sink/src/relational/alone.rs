@@ -1,14 +1,19 @@
-//! A stretch that the target refused, applied alone: unfolded, in order, under savepoints, so that only what is at fault is parked.
+//! A stretch that the target refused, applied alone: in order, under savepoints, so that only what is at fault is parked.
 //!
 //!     SET CONSTRAINTS ALL IMMEDIATE         a deferred constraint would speak at COMMIT, past every savepoint
+//!     SAVEPOINT ─ a part, folded ─ RELEASE
+//!        └─ refused: its halves, one after the other, down to a run
 //!     SAVEPOINT ─ events of a run, one by one ─ RELEASE
 //!        └─ one is refused: roll back, the run up to it again, then it alone: park it, and its key from here on
+//!
+//! A part that applies folded is done: it stands as if its events had been applied one by one. What does not is not
+//! proven to be at fault until it is refused alone, for events that hand a value over may only apply in their order.
 
 use schemas::TableName;
 use sqlx::Executor;
 use sqlx::postgres::PgConnection;
 
-use super::plan::{self, Change};
+use super::plan::{self, Change, Plan};
 use super::{Moved, Relational, Write, progress};
 use crate::batch::Batch;
 use crate::error::{Error, Refused};
@@ -62,7 +67,47 @@ impl Relational {
 }
 
 impl Stretch<'_> {
+    /// Applies records in order: parts that still may apply whole first, halved where they do not.
     async fn apply(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<(), Error> {
+        let mut parts = vec![records];
+        while let Some(part) = parts.pop() {
+            if part.len() <= RUN_MAX {
+                self.runs(connection, part).await?;
+            } else if part.len() == records.len() || !self.folded(connection, part).await? {
+                let (first, second) = part.split_at(part.len() / 2);
+                parts.extend([second, first]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Applies a part folded, under a savepoint. `false` if it was refused, and nothing of it is there.
+    async fn folded(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<bool, Error> {
+        let (partition, relational) = (&self.claim.partition, self.relational);
+        let plan = Plan::rows(partition, records.iter().copied(), &relational.catalog, &self.parked)?;
+        let Plan::Rows { statements, mut behind, applied, skipped } = plan else { return Ok(false) };
+        self.savepoint(connection, "SAVEPOINT run").await?;
+        match relational.write(connection, partition, &statements).await? {
+            Write::Done { skipped: missing } => {
+                self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
+                self.done.applied += applied.saturating_sub(missing);
+                self.done.skipped += skipped + missing;
+                self.done.parked.append(&mut behind);
+                Ok(true)
+            }
+            Write::Refused(refused) if Class::of(&refused).is_none() => Err(relational.refused(refused)),
+            Write::Refused(_) => {
+                self.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
+                Ok(false)
+            }
+        }
+    }
+
+    async fn savepoint(&self, connection: &mut PgConnection, sql: &'static str) -> Result<(), Error> {
+        connection.execute(sql).await.map(drop).map_err(|cause| self.relational.failed("set a savepoint", cause))
+    }
+
+    async fn runs(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<(), Error> {
         let mut from = 0;
         let mut run = RUN_MAX;
         while from < records.len() {
@@ -90,8 +135,7 @@ impl Stretch<'_> {
         connection: &mut PgConnection,
         records: &[Record<'_>],
     ) -> Result<Option<(usize, Single)>, Error> {
-        let failed = |cause| self.relational.failed("set a savepoint", cause);
-        connection.execute("SAVEPOINT run").await.map_err(failed)?;
+        self.savepoint(connection, "SAVEPOINT run").await?;
         let (mut applied, mut skipped, mut behind) = (0, 0, Vec::new());
         for (index, record) in records.iter().enumerate() {
             match self.single(connection, *record).await? {
@@ -99,13 +143,12 @@ impl Stretch<'_> {
                 Single::Skipped => skipped += 1,
                 Single::Behind(parked) => behind.push(*parked),
                 refused @ Single::Refused(..) => {
-                    connection.execute("ROLLBACK TO SAVEPOINT run").await.map_err(failed)?;
-                    connection.execute("RELEASE SAVEPOINT run").await.map_err(failed)?;
+                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
                     return Ok(Some((index, refused)));
                 }
             }
         }
-        connection.execute("RELEASE SAVEPOINT run").await.map_err(failed)?;
+        self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
         self.done.applied += applied;
         self.done.skipped += skipped;
         self.done.parked.append(&mut behind);

@@ -88,10 +88,11 @@ impl Catalog {
         if let Some(shape) = known.shapes.get(name).filter(|shape| shape.serves(key)) {
             return Ok(shape.clone());
         }
+        drop(known);
+        // Made under the lock that guards the tables: else it could outlive the tables it was made from.
+        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let table = known.tables.get(name).ok_or_else(|| Misfit::NoTable(name.clone()))?;
         let shape = Arc::new(Shape::new(table, key)?);
-        drop(known);
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
         known.shapes.insert(name.clone(), shape.clone());
         Ok(shape)
     }

@@ -39,9 +39,19 @@ impl Plan {
         if let Some(record) = batch.control() {
             return control(partition, record).map(Plan::Control);
         }
+        Plan::rows(partition, batch.records(), catalog, parked)
+    }
+
+    /// What records come to among which there is no control event.
+    pub(super) fn rows<'a>(
+        partition: &Partition,
+        records: impl Iterator<Item = Record<'a>>,
+        catalog: &Catalog,
+        parked: &ParkedKeys,
+    ) -> Result<Plan, Error> {
         let (mut folds, mut behind): (Vec<Fold<'_>>, Vec<Parked>) = (Vec::new(), Vec::new());
         let (mut applied, mut skipped) = (0, 0);
-        for record in batch.records() {
+        for record in records {
             if record.kind != Kind::Row {
                 skipped += 1;
                 continue;
