@@ -6,6 +6,9 @@
 //! `record`, `batch`, `fold`, `shape`, `statement`, `parked` decide and touch nothing; the rest touches and decides nothing.
 //! It knows nothing of how events come into being: what it needs to know of them is in `schemas`.
 
+// An error ends an attempt at a batch, or a group: its size on the way up costs nothing beside that.
+#![allow(clippy::result_large_err)]
+
 mod announce;
 mod array;
 mod batch;
