@@ -20,6 +20,7 @@ async fn one_broker_lost_stops_nobody_and_two_only_until_they_return() {
     let mut world = World::builder().tables(workload::tables()).own_kafka(3).start().await;
     world.expect_log("WARN");
     let mut kafka = world.own_kafka.take().expect("the test has its own");
+    world.configuration.set("source.buffer_bytes_max", 8 << 20).set("source.transaction_bytes_max", 4 << 20);
     let (mut source, mut sink) = (world.start(Part::Source), world.start(Part::Sink));
     source.ready(Duration::from_secs(60)).await.expect("the source streams");
     let (database, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
@@ -39,7 +40,7 @@ async fn one_broker_lost_stops_nobody_and_two_only_until_they_return() {
         kafka.broker(broker).kill9().await.expect("the broker is killed");
     }
     // More than all buffers hold.
-    let wide = "INSERT INTO accounts SELECT i, repeat('x', 2000), 1, true, NULL FROM generate_series(2001, 62000) i";
+    let wide = "INSERT INTO accounts SELECT i, repeat('x', 2000), 1, true, NULL FROM generate_series(2001, 17000) i";
     world.in_source(wide).await;
     let until = Instant::now() + Duration::from_secs(10);
     let mut memory_bytes = 0;
@@ -50,7 +51,7 @@ async fn one_broker_lost_stops_nobody_and_two_only_until_they_return() {
     assert!(source.ended().is_none(), "the source waits; its log:\n{}", source.tail());
     assert!(memory_bytes < MEMORY_BYTES_MAX, "the source holds {memory_bytes} bytes while it waits");
     kafka.restart().await.expect("the brokers come back");
-    until_applied(&world, 62_000, Duration::from_secs(90)).await;
+    until_applied(&world, 17_000, Duration::from_secs(90)).await;
 
     writers.stop().await.expect("the writers write");
     world.until_equal_within(Duration::from_secs(90)).await;

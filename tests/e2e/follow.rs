@@ -78,17 +78,17 @@ async fn a_row_that_changes_its_key_brings_its_long_column_along() {
 #[tokio::test(flavor = "multi_thread")]
 async fn one_large_transaction_passes_through_small_buffers() {
     let mut world = World::builder().table(workload::accounts().table().clone()).start().await;
-    world.configuration.set("source.buffer_bytes_max", 65_536).set("source.transaction_bytes_max", 65_536);
+    world.configuration.set("source.buffer_bytes_max", 1 << 18).set("source.transaction_bytes_max", 1 << 18);
     let mut run = world.start(Part::Run);
     run.ready(READY_WITHIN).await.expect("it streams");
     let (source, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
     audit::start(&source, &slot).await.expect("a slot for the audit");
     world
         .in_source(
-            "BEGIN; INSERT INTO accounts SELECT i, 'owner ' || i, i / 7.0, i % 2 = 0, '2024-02-29' FROM generate_series(1, 20000) i;
-             CREATE TABLE again AS SELECT * FROM accounts WHERE id <= 5000; DELETE FROM accounts WHERE id <= 5000;
-             COPY accounts FROM PROGRAM 'seq 100001 103000 | sed s/$/,copied,1.5,t,2000-01-01/' WITH (FORMAT csv);
-             UPDATE accounts SET balance = -balance WHERE id > 15000; COMMIT",
+            "BEGIN; INSERT INTO accounts SELECT i, 'owner ' || i, i / 7.0, i % 2 = 0, '2024-02-29' FROM generate_series(1, 10000) i;
+             CREATE TABLE again AS SELECT * FROM accounts WHERE id <= 2000; DELETE FROM accounts WHERE id <= 2000;
+             COPY accounts FROM PROGRAM 'seq 100001 102000 | sed s/$/,copied,1.5,t,2000-01-01/' WITH (FORMAT csv);
+             UPDATE accounts SET balance = -balance WHERE id > 8000; COMMIT",
         )
         .await;
     world.until_equal().await;

@@ -35,11 +35,24 @@ async fn a_topic_with_fewer_partitions_than_configured_is_told() {
     world.finish().await;
 }
 
+#[tokio::test]
+async fn an_unreachable_kafka_is_told() {
+    let mut world = World::builder().table(users()).start().await;
+    let address = format!("127.0.0.1:{}", harness::port::free());
+    let mut configuration = world.configuration.clone();
+    configuration.set("kafka.brokers", format!("kafka://{address}")).set("source.start_timeout_seconds", 1);
+    world.expect_log("WARN");
+    refuses(&mut world, Part::Source, configuration, &[&address, "did not answer", "check that it runs"]).await;
+    nothing_is_touched(&world).await;
+    world.finish().await;
+}
+
 /// Kafka is away when both start, comes, is killed under load, and comes back: nobody ends, nothing is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn kafka_down_at_the_start_and_during_work_is_waited_for() {
     let mut world = World::builder().table(users()).own_kafka(1).start().await;
     world.expect_log("WARN");
+    world.configuration.set("source.start_timeout_seconds", 300);
     let mut kafka = world.own_kafka.take().expect("the test has its own");
     kafka.kill9().await.expect("Kafka is killed");
     world.in_source("INSERT INTO users SELECT i, 'user ' || i FROM generate_series(1, 1000) i").await;
@@ -47,7 +60,7 @@ async fn kafka_down_at_the_start_and_during_work_is_waited_for() {
     source.logs("WARN", REFUSAL_WITHIN).await.expect("the source says that Kafka is away");
     sink.logs("WARN", REFUSAL_WITHIN).await.expect("the sink says that Kafka is away");
     kafka.restart().await.expect("Kafka comes");
-    world.until_equal_within(Duration::from_secs(90)).await;
+    world.until_equal_within(Duration::from_secs(120)).await;
 
     world.in_source("UPDATE users SET name = name || '!' WHERE id % 2 = 0").await;
     kafka.kill9().await.expect("Kafka is killed again");

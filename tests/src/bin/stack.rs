@@ -15,6 +15,9 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
+/// End-to-end tests wait more than they work, so more of them run at a time than there are cores.
+const TEST_THREADS: &str = "6";
+
 /// PostgreSQL, Kafka and Redis on free loopback ports.
 #[derive(Parser)]
 struct Arguments {
@@ -67,6 +70,7 @@ async fn run(command: &[String]) -> Result<ExitCode, Error> {
     let mut child = Command::new(program)
         .args(arguments)
         .envs(stack.addresses().variables())
+        .env("RUST_TEST_THREADS", std::env::var("RUST_TEST_THREADS").unwrap_or(TEST_THREADS.to_owned()))
         // Its whole family is signalled together: `cargo test` alone would leave the tests running.
         .process_group(0)
         .spawn()
