@@ -1,6 +1,6 @@
 //! What the source asks of PostgreSQL's catalog. I/O only: what follows from the answers is decided elsewhere.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const DESCRIBE: &str = "
     SELECT n.nspname::text, c.relname::text, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod,
            c.relreplident = 'f' OR EXISTS (
                SELECT FROM pg_index i
-               WHERE i.indrelid = c.oid AND i.indimmediate AND a.attnum = ANY (i.indkey)
+               WHERE i.indrelid = c.oid AND i.indimmediate AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
                  AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -37,19 +37,33 @@ const PUBLISHED_15: &str = "
     ORDER BY a.attnum";
 const PUBLISHED_14: &str = " AND a.attgenerated = '' AND $2 <> '' ORDER BY a.attnum";
 
-/// What of a relation only the catalog knows. Domains are followed to their base.
-const DETAILS: &str = "
-    SELECT a.attname::text, b.oid, b.typtype = 'e', coalesce(l.collisdeterministic, true),
-           EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND i.indimmediate AND a.attnum = ANY (i.indkey))
-    FROM pg_attribute a
-    LEFT JOIN pg_collation l ON l.oid = a.attcollation
+/// The types of a relation's columns, by the OIDs that the stream gave: they stand for what was, whatever columns are called
+/// by now. Domains are followed to their base.
+const TYPES: &str = "
+    SELECT t.oid, b.oid, b.typtype = 'e', b.oid >= 16384
+    FROM pg_type t
     CROSS JOIN LATERAL (
         WITH RECURSIVE base AS (
-            SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+            SELECT t.oid, t.typtype, t.typbasetype
             UNION ALL
-            SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_type t ON base.typtype = 'd' AND t.oid = base.typbasetype)
+            SELECT b.oid, b.typtype, b.typbasetype FROM base JOIN pg_type b ON base.typtype = 'd' AND b.oid = base.typbasetype)
         SELECT oid, typtype FROM base WHERE typtype <> 'd') b
-    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped";
+    WHERE t.oid = ANY ($1)";
+
+/// Columns whose collation calls texts equal that are not the same.
+const NONDETERMINISTIC: &str = "
+    SELECT a.attname::text FROM pg_attribute a JOIN pg_collation l ON l.oid = a.attcollation
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND NOT l.collisdeterministic";
+
+/// The columns of the index that names a row, in the index's own order: the primary key's, unless another is the identity.
+const KEY_ORDER: &str = "
+    SELECT a.attname::text
+    FROM pg_class c
+    JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate
+     AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+    CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+    WHERE c.oid = $1 ORDER BY k.place";
 
 /// A table as the publication would carry it, and the publication's row filter.
 pub async fn describe(
@@ -90,24 +104,34 @@ pub async fn row_filter(
     Ok(row.map_err(|cause| Error::statement("read the publication's row filter", cause))?.and_then(|row| row.get(0)))
 }
 
+/// The columns of the key in the order of its index.
+pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<Vec<String>, Error> {
+    let rows =
+        client.query(KEY_ORDER, &[&oid]).await.map_err(|cause| Error::statement("look up a table's key", cause))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
+
 /// What the stream's description of a relation leaves out.
 pub async fn details(client: &impl GenericClient, relation: &pgoutput::Relation) -> Result<Details, Error> {
     let asked =
         |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
-    let mut details = Details::default();
-    for row in client.query(DETAILS, &[&relation.oid]).await.map_err(asked)? {
-        let (name, base, is_enum, deterministic): (String, u32, bool, bool) =
-            (row.get(0), row.get(1), row.get(2), row.get(3));
-        let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
-        if let (Some(canonical), true) = (canonical, deterministic) {
-            details.canonical.insert(name.clone(), canonical);
-        }
-        if row.get(4) {
-            details.primary_key.push(name);
-        }
-    }
     let types: Vec<u32> = relation.columns.iter().map(|column| column.type_oid).collect();
     let modifiers: Vec<i32> = relation.columns.iter().map(|column| column.modifier).collect();
+    let mut details = Details { primary_key: key_order(client, relation.oid).await?, ..Details::default() };
+    let blurred = client.query(NONDETERMINISTIC, &[&relation.oid]).await.map_err(asked)?;
+    let blurred: HashSet<String> = blurred.iter().map(|row| row.get(0)).collect();
+    for row in client.query(TYPES, &[&types]).await.map_err(asked)? {
+        let (oid, base, is_enum, is_foreign): (u32, u32, bool, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
+        for column in relation.columns.iter().filter(|column| column.type_oid == oid) {
+            if let Some(canonical) = canonical.filter(|_| !blurred.contains(&column.name)) {
+                details.canonical.insert(column.name.clone(), canonical);
+            }
+            if is_foreign && !is_enum {
+                details.foreign.insert(column.name.clone());
+            }
+        }
+    }
     let query = "SELECT t.o, t.m, format_type(t.o, t.m) FROM unnest($1::oid[], $2::int4[]) AS t (o, m)";
     let rows = client.query(query, &[&types, &modifiers]).await.map_err(asked)?;
     details.type_names = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect::<HashMap<_, _>>();
@@ -135,8 +159,12 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Over `client`, with the prefix that the stream's loop listens to.
-    pub async fn prepare(client: Arc<Client>, prefix: &str) -> Result<Messages, Error> {
+    /// Over `client`, which nobody else may use, with the prefix that the stream's loop listens to.
+    pub async fn prepare(client: Client, prefix: &str) -> Result<Messages, Error> {
+        // A marker must be in the WAL and no more: with the synchronous standby away it must not wait for that.
+        let local = client.batch_execute("SET synchronous_commit = local").await;
+        local.map_err(|cause| Error::statement("prepare logical messages", cause))?;
+        let client = Arc::new(client);
         let prepared = client.prepare("SELECT pg_logical_emit_message(true, $1, $2::text)").await;
         let statement = prepared.map_err(|cause| Error::statement("prepare logical messages", cause))?;
         Ok(Messages { client, statement, prefix: prefix.to_owned() })
@@ -161,7 +189,8 @@ pub struct Blocking {
 
 impl Catalog for Blocking {
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
-        Ok(self.runtime.block_on(details(&*self.client, relation))?)
+        let asked = self.stop.run_until_cancelled(details(&*self.client, relation));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
@@ -179,7 +208,10 @@ async fn reselect(
     let relation = row.relation;
     let asked = |cause| Error::statement(format!("read columns of a moved row of {}", relation.name), cause);
     let name = client
-        .query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&relation.oid])
+        .query_opt(
+            "SELECT CASE relkind WHEN 'p' THEN '' ELSE 'ONLY ' END || oid::regclass FROM pg_class WHERE oid = $1",
+            &[&relation.oid],
+        )
         .await
         .map_err(asked)?;
     let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(None) };
@@ -202,7 +234,11 @@ async fn reselect(
     );
     let mut pause = Duration::from_millis(1);
     loop {
-        let answer = client.simple_query(&query).await.map_err(asked)?;
+        let answer = match client.simple_query(&query).await.map_err(asked) {
+            // The table or a column went away since: whatever became of the row follows in the stream.
+            Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => return Ok(None),
+            answer => answer?,
+        };
         let found = answer.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,

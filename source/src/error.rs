@@ -99,6 +99,20 @@ pub enum Error {
         #[source]
         cause: relation::NoKey,
     },
+    /// The key's type changed so that rows would go to other partitions than before.
+    #[error(
+        "the key of {table} changed its type so that later changes of a row would stand in another partition than earlier ones: start under a new prefix"
+    )]
+    Rerouted {
+        /// The table.
+        table: TableName,
+    },
+    /// The server is in recovery: the wrong one, or a failover is under way.
+    #[error("{0} is a standby: connect to the primary, or wait until it is promoted")]
+    Standby(String),
+    /// A part of the source died of its own mistake.
+    #[error("{0} ended unexpectedly: report this, with the log before it")]
+    Panicked(&'static str),
     /// The stream breaks its form.
     #[error("cannot read the replication stream at {at}")]
     Stream {
@@ -180,6 +194,7 @@ impl Error {
         match self {
             Error::Stopped => Severity::Stop,
             Error::Kafka(error) if error.is_stop() => Severity::Stop,
+            Error::Standby(_) => Severity::Transient,
             Error::Kafka(error) if error.is_transient() => Severity::Transient,
             Error::Postgres(error) if error.severity() == postgres::sqlstate::Severity::Transient => {
                 Severity::Transient

@@ -18,7 +18,7 @@ use crate::Error;
 use crate::history;
 use crate::pgoutput::{self, Message};
 use crate::recent::Recent;
-use crate::relation::{Details, Relation};
+use crate::relation::{self, Details, Relation};
 use crate::state::State;
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId, Windows};
@@ -314,7 +314,12 @@ impl Feed {
     }
 
     fn describe(&mut self, described: &pgoutput::Relation) -> Result<Relation, Error> {
-        let details = self.catalog.details(described)?;
+        let mut details = self.catalog.details(described)?;
+        // What was published before is read as it was then: the catalog may have moved on.
+        let same = |table: &&schemas::state::Table| table.fingerprint == relation::fingerprint(described);
+        if let Some(table) = self.state.table(described.oid).filter(same) {
+            details.primary_key.clone_from(&table.key);
+        }
         Relation::new(described, &details, &self.label.name, &self.label.db).map_err(|cause| Error::NoKey {
             table: schemas::TableName::new(&described.schema, &described.table),
             cause,

@@ -34,6 +34,8 @@ use service::http::Health;
 use service::retry::{Backoff, Outage};
 use tokio_util::sync::CancellationToken;
 
+use session::Phase;
+
 pub use config::{Config, Snapshot, Topics};
 pub use error::{Error, Severity};
 pub use state::State;
@@ -52,16 +54,18 @@ pub async fn run(
     let begun = Instant::now();
     let mut backoff = Backoff::new();
     let mut outage = Outage::new("publish");
-    let mut streamed = false;
+    let mut was_ready = false;
     health.ready("source", false);
     while !stop.is_cancelled() {
-        let streaming = || {
-            streamed = true;
-            backoff.reset();
-            outage.over();
-            health.ready("source", true);
+        let reached = |phase| match phase {
+            Phase::Ready => was_ready = true,
+            Phase::Streaming => health.ready("source", true),
+            Phase::Committed => {
+                backoff.reset();
+                outage.over();
+            }
         };
-        let ended = session::run(&config, &kafka, &prefix, &stop, streaming).await;
+        let ended = session::run(&config, &kafka, &prefix, &stop, reached).await;
         health.ready("source", false);
         match ended {
             Ok(()) => return Ok(()),
@@ -69,7 +73,7 @@ pub async fn run(
                 Severity::Stop if stop.is_cancelled() => return Ok(()),
                 // Nobody asked: a part of the session ended without a word, and the next may do better.
                 Severity::Stop => outage.failed(&error),
-                Severity::Transient if streamed || begun.elapsed() < config.start_timeout => outage.failed(&error),
+                Severity::Transient if was_ready || begun.elapsed() < config.start_timeout => outage.failed(&error),
                 Severity::Transient | Severity::Fatal => {
                     health.failed("source", &error.to_string());
                     return Err(error);

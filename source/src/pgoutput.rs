@@ -86,6 +86,16 @@ pub enum Old<'a> {
     Row(Vec<Cell<'a>>),
 }
 
+impl<'a> Old<'a> {
+    /// Its cells, if it has any.
+    pub fn cells(&self) -> Option<&Vec<Cell<'a>>> {
+        match self {
+            Old::None => None,
+            Old::Key(cells) | Old::Row(cells) => Some(cells),
+        }
+    }
+}
+
 /// A relation as the stream describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Relation {

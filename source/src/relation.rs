@@ -2,7 +2,7 @@
 //!
 //! Pure. Rows are read by the relation that stood before them in the stream, never by the catalog of now.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use schemas::event;
 use schemas::fingerprint::{self, Fingerprint};
@@ -15,12 +15,14 @@ use crate::pgoutput;
 /// What the catalog adds to the stream's description.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
-    /// The primary key's columns, where the table has one that is not deferrable.
+    /// The columns of the key in its index's own order, where the table has one that is not deferrable.
     pub primary_key: Vec<String>,
     /// The types' names with modifier, by OID and modifier.
     pub type_names: HashMap<(u32, i32), String>,
     /// How a column's canonical text is found; absent where it has none.
     pub canonical: HashMap<String, Canonical>,
+    /// Columns of an extension's type, whose operators the pinned search path does not find.
+    pub foreign: HashSet<String>,
 }
 
 /// Why a relation cannot be published.
@@ -165,7 +167,7 @@ pub(crate) mod tests {
 
     pub(crate) fn details() -> Details {
         let canonical = [("id".to_owned(), Canonical::Same)].into();
-        Details { primary_key: vec!["id".into()], type_names: HashMap::new(), canonical }
+        Details { primary_key: vec!["id".into()], canonical, ..Details::default() }
     }
 
     #[test]

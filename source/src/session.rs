@@ -131,27 +131,39 @@ impl Outbox for Transaction<'_> {
     }
 }
 
-/// Runs one session. `streaming` is called once, when it begins to publish.
+/// How far a session has come, for whoever judges outages by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Server and brokers answered, and nothing stood in the way.
+    Ready,
+    /// It streams.
+    Streaming,
+    /// Something was committed: whatever was wrong before is over.
+    Committed,
+}
+
+/// Runs one session. `reached` is told of each phase as it begins.
 pub async fn run(
     config: &Config,
     kafka: &kafka::Config,
     prefix: &str,
     stop: &CancellationToken,
-    streaming: impl FnOnce(),
+    mut reached: impl FnMut(Phase),
 ) -> Result<(), Error> {
     // Everything that belongs to this session ends with it, however it ends.
     let session = stop.child_token();
     let _guard = session.clone().drop_guard();
-    let early = match state(kafka, prefix, stop).await? {
+    let early = match start::state(kafka, prefix, stop).await? {
         Some(state) => state,
         None => {
             start::first(config, kafka, prefix, stop).await?;
-            state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?
+            start::state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?
         }
     };
     let client = postgres::connect(&config.postgres, "source").await?;
     let survey = setup::survey(&client, config).await?;
     check_survey(config, &survey, &early)?;
+    reached(Phase::Ready);
 
     let (inputs, received) = mpsc::channel();
     let shared = Arc::new(Shared::default());
@@ -168,18 +180,22 @@ pub async fn run(
     identified.go.send(()).map_err(|()| Error::Stopped)?;
     identified.started.await.map_err(|_| Error::Stopped)??;
 
-    let publisher = fence(kafka, prefix, stop).await?;
-    let mut state = state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?;
+    // Steps 1 and 2 are in this order: the slot decides who may fence.
+    let publisher = start::fence(kafka, prefix, stop).await?;
+    let mut state = start::state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?;
     let slot =
         setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
-    start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed)?;
+    // Asked only now: while we waited for the slot, the one who held it went on.
+    let end = setup::wal_end(&client).await?;
+    start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
     start::check_tables(config, &state, &survey.tables)?;
-    let limits = topics::check(&Admin::connect(kafka)?, &state).await?;
+    let limits = topics::check(&Admin::connect(kafka)?, &topic::of_state(prefix), &state).await?;
 
     let client = Arc::new(client);
-    let helpers = Helpers::start(config, &survey, &state, &client, &inputs, &session).await?;
+    let helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
     let runtime = tokio::runtime::Handle::current();
     let catalog = Blocking { runtime, client, stop: session.clone() };
+    let (first_commit, committed) = oneshot::channel();
     let feed = Feed::new(start::label(config), state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
     let work = Loop {
         feed,
@@ -189,36 +205,34 @@ pub async fn run(
         waiting: HashMap::new(),
         committed: Lsn::ZERO,
         settled_at: Instant::now(),
+        urgent_since: None,
+        first_commit: Some(first_commit),
     };
-    let stopping = stop.clone();
+    let stopping = session.clone();
     tracing::info!(slot = %config.slot, confirmed = %slot.confirmed, "streaming");
-    streaming();
-    let (ended, end) = oneshot::channel();
+    reached(Phase::Streaming);
+    let (ended, mut end) = oneshot::channel();
     let run = move || drop(ended.send(work.run(publisher, &limits, received, &stopping)));
     std::thread::Builder::new().name("publisher".into()).spawn(run).map_err(Error::Thread)?;
-    let ended = end.await.map_err(|_| Error::Stopped)?;
+    let died = |_| Error::Panicked("the publisher");
+    let ended = tokio::select! {
+        ended = &mut end => ended.map_err(died)?,
+        committed = committed => {
+            if committed.is_ok() {
+                reached(Phase::Committed);
+            }
+            end.await.map_err(died)?
+        }
+    };
     drop(helpers);
     ended
 }
 
-async fn state(kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<Option<State>, Error> {
-    let (kafka, prefix, stop) = (kafka.clone(), prefix.to_owned(), stop.clone());
-    let read = move || start::read_state(&kafka, &prefix, &|| stop.is_cancelled());
-    tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)?
-}
-
-/// Steps 1 and 2 are in this order: the slot decides who may fence.
-async fn fence(kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<Publisher, Error> {
-    let (kafka, id, stop) = (kafka.clone(), start::transactional_id(prefix), stop.clone());
-    let init = move || {
-        let mut publisher = Publisher::connect(&kafka, &id)?;
-        publisher.init(&|| stop.is_cancelled())?;
-        Ok(publisher)
-    };
-    tokio::task::spawn_blocking(init).await.map_err(|_| Error::Stopped)?
-}
-
 fn check_survey(config: &Config, survey: &Survey, state: &State) -> Result<(), Error> {
+    // A failover may be under way: what a standby shows of slots and tables proves nothing.
+    if survey.standby {
+        return Err(Error::Standby(config.postgres.display()));
+    }
     if survey.slot.is_none() {
         return Err(Error::SlotGone { slot: config.slot.clone() });
     }
@@ -244,16 +258,17 @@ impl Helpers {
         config: &Config,
         survey: &Survey,
         state: &State,
-        client: &Arc<postgres::Client>,
         inputs: &Sender<Input>,
         session: &CancellationToken,
     ) -> Result<Helpers, Error> {
         let mut helpers = Vec::new();
         let observer = postgres::connect(&config.postgres, "observer").await?;
-        helpers.push(tokio::spawn(report(inputs.clone(), observe(observer, inputs.clone()))).abort_handle());
+        let observe = observe(observer, inputs.clone());
+        helpers.push(tokio::spawn(report("the observer", inputs.clone(), session.clone(), observe)).abort_handle());
         let tasks = tasks(state);
         if !tasks.is_empty() {
-            let messages = Messages::prepare(client.clone(), &start::message_prefix(&config.slot)).await?;
+            let markers = postgres::connect(&config.postgres, "markers").await?;
+            let messages = Messages::prepare(markers, &start::message_prefix(&config.slot)).await?;
             let settings = snapshot::Settings {
                 publication: config.publication.clone(),
                 version: survey.version,
@@ -263,7 +278,8 @@ impl Helpers {
             };
             let reader = postgres::connect(&config.postgres, "snapshot").await?;
             let reader = snapshot::Reader::new(reader, messages, inputs.clone(), settings);
-            helpers.push(tokio::spawn(report(inputs.clone(), reader.run(tasks))).abort_handle());
+            let read = reader.run(tasks);
+            helpers.push(tokio::spawn(report("the reader", inputs.clone(), session.clone(), read)).abort_handle());
         }
         let (stopped, inputs) = (session.clone(), inputs.clone());
         let forward = async move {
@@ -289,11 +305,36 @@ fn tasks(state: &State) -> Vec<snapshot::Task> {
     state.loads().flat_map(of_load).collect()
 }
 
-/// What fails in a task ends the session.
-async fn report(inputs: Sender<Input>, task: impl Future<Output = Result<(), Error>>) {
+/// What fails in a task ends the session, at once: the loop may be waiting for Kafka, and a server that shuts down waits
+/// for our connection to close.
+async fn report(
+    part: &'static str,
+    inputs: Sender<Input>,
+    session: CancellationToken,
+    task: impl Future<Output = Result<(), Error>>,
+) {
+    let _watch = Watch { part, inputs: inputs.clone() };
     if let Err(error) = task.await {
         // The loop may have ended by itself.
         let _ = inputs.send(Input::Failed(error));
+        session.cancel();
+    }
+}
+
+/// Tells the loop of a part that dies of its own mistake: without it the source would stand still and look healthy.
+pub struct Watch {
+    /// What dies.
+    pub part: &'static str,
+    /// To the loop.
+    pub inputs: Sender<Input>,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The loop may have ended by itself.
+            let _ = self.inputs.send(Input::Failed(Error::Panicked(self.part)));
+        }
     }
 }
 
@@ -318,6 +359,10 @@ struct Loop {
     /// What this session has in a committed state record.
     committed: Lsn,
     settled_at: Instant,
+    /// Since when something waits to be settled.
+    urgent_since: Option<Instant>,
+    /// Told of the first commit.
+    first_commit: Option<oneshot::Sender<()>>,
 }
 
 impl Loop {
@@ -344,6 +389,7 @@ impl Loop {
                 Urgency::None => inputs.recv_timeout(IDLE_EVERY),
             };
             match next {
+                // The session ends; why stands in front of it in the queue, unless a person asked.
                 Ok(Input::Stop) => {
                     if self.feed.urgency() > Urgency::None {
                         self.settle(&mut transaction)?;
@@ -357,10 +403,20 @@ impl Loop {
                 Err(RecvTimeoutError::Timeout) => self.confirm(),
                 Err(RecvTimeoutError::Disconnected) => return Err(Error::Stopped),
             }
-            if transaction.is_due(self.transaction_bytes_max) {
+            if transaction.is_due(self.transaction_bytes_max) || self.is_overdue() {
                 self.settle(&mut transaction)?;
             }
         }
+    }
+
+    /// Under a backlog that holds nothing of ours no record is sent, and yet somebody may wait for where we are.
+    fn is_overdue(&mut self) -> bool {
+        let patience = match self.feed.urgency() {
+            Urgency::None => return false,
+            Urgency::Idle => IDLE_EVERY,
+            Urgency::Now => TRANSACTION_AGE,
+        };
+        self.urgent_since.get_or_insert_with(Instant::now).elapsed() >= patience
     }
 
     fn take(&mut self, input: Input, transaction: &mut Transaction<'_>) -> Result<(), Error> {
@@ -410,6 +466,11 @@ impl Loop {
         transaction.settle(&self.state_topic, records)?;
         self.committed = received;
         self.settled_at = Instant::now();
+        self.urgent_since = None;
+        if let Some(first_commit) = self.first_commit.take() {
+            // Nobody has to listen.
+            let _ = first_commit.send(());
+        }
         self.confirm();
         for (id, outcome) in self.feed.take_outcomes() {
             self.answer(id, outcome);

@@ -2,14 +2,14 @@
 //!
 //! Nothing is touched before everything has been looked at, and every fault is told at once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use postgres::tokio_postgres::{Client, Row};
 use postgres::{Error, quote};
 use schemas::TableName;
 
-use crate::config::{Config, Snapshot};
-use crate::relation::{Details, Relation};
+use crate::config::Config;
+use crate::relation::{Details, NoKey, Relation};
 use crate::{catalog, pgoutput};
 
 /// A configured table as the server has it.
@@ -28,6 +28,8 @@ pub struct Found {
 pub struct Survey {
     /// The server's version as a number, 150018.
     pub version: u32,
+    /// Whether the server is in recovery: then nothing else of this counts.
+    pub standby: bool,
     /// The configured tables.
     pub tables: Vec<Found>,
     /// What a person must mend, each with its remedy.
@@ -55,6 +57,9 @@ pub struct Slot {
 pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
     let mut survey = Survey::default();
     server(client, config, &mut survey).await?;
+    if survey.standby {
+        return Ok(survey);
+    }
     let publication = publication(client, config).await?;
     for table in &config.tables {
         look_at(client, config, table, publication.is_some(), &mut survey).await?;
@@ -94,6 +99,13 @@ pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
     }))
 }
 
+/// Up to where the server's WAL is safe.
+pub async fn wal_end(client: &Client) -> Result<schemas::Lsn, Error> {
+    let row = client.query_one("SELECT pg_current_wal_flush_lsn()::text", &[]).await;
+    let row = row.map_err(|cause| Error::statement("ask for the end of the WAL", cause))?;
+    Ok(row.get::<_, String>(0).parse().unwrap_or_default())
+}
+
 async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result<(), Error> {
     let query = "SELECT current_setting('server_version_num')::int4, current_setting('wal_level'), pg_is_in_recovery(),
                         (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)
@@ -101,6 +113,8 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
                         current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
                         current_user::text";
     let row = client.query_one(query, &[]).await.map_err(|cause| Error::statement("look at the server", cause))?;
+    let slot_is_there = slot(client, &config.slot).await?.is_some();
+    survey.standby = row.get(2);
     survey.version = row.get::<_, i32>(0).unsigned_abs();
     let mut fault = |is: bool, text: String| {
         if is {
@@ -113,15 +127,8 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
         level != "logical",
         format!("wal_level is {level}: ALTER SYSTEM SET wal_level = 'logical' and restart the server"),
     );
-    fault(row.get(2), "the server is a standby: connect to the primary".into());
     let (may, user): (bool, String) = (row.get(3), row.get(5));
     fault(!may, format!("the role {user} may not replicate: ALTER ROLE {} REPLICATION", quote::identifier(&user)));
-    let slot_is_there = slot(client, &config.slot).await?.is_some();
-    let mut fault = |is: bool, text: String| {
-        if is {
-            survey.faults.push(text)
-        }
-    };
     fault(
         row.get::<_, i64>(4) <= 0 && !slot_is_there,
         "no replication slot is free: drop one that nobody needs (SELECT * FROM pg_replication_slots), or raise max_replication_slots and restart the server".into(),
@@ -161,7 +168,8 @@ async fn look_at(
             .push(format!("{table} is {what}: logical replication cannot carry it, take it out of source.tables"));
         return Ok(());
     }
-    if config.snapshot == Snapshot::Initial && !row.get::<_, bool>(4) {
+    // Without a copy too: what the stream leaves out of a moved row is read from the table.
+    if !row.get::<_, bool>(4) {
         survey.faults.push(format!(
             "we may not read {table}: GRANT SELECT ON {} TO {}",
             quote::table(table),
@@ -169,6 +177,11 @@ async fn look_at(
         ));
     }
     let (described, details) = published_form(client, config, survey.version, oid, published).await?;
+    let hidden = details.primary_key.iter().find(|key| !described.columns.iter().any(|column| column.name == **key));
+    if let Some(hidden) = hidden {
+        survey.faults.push(format!("cannot publish {table}: {}", NoKey::Unpublished(hidden.clone())));
+        return Ok(());
+    }
     match Relation::new(&described, &details, &config.name, &config.postgres.database) {
         Ok(relation) => {
             survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() });
@@ -242,17 +255,24 @@ fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>
     }
 }
 
-/// Tables that share a name but for what Kafka cannot write would share a topic: there are none, and this proves it.
+/// The topic of each table. Kafka takes no two names that differ only in dots and underscores.
 pub fn topics_of(prefix: &str, tables: &[Found]) -> Result<BTreeMap<u32, String>, Vec<String>> {
     let mut topics = BTreeMap::new();
     let mut faults = Vec::new();
+    let mut alike: HashMap<String, &TableName> = HashMap::new();
     for found in tables {
-        let topic = schemas::topic::of_table(prefix, &found.relation.name);
+        let name = &found.relation.name;
+        let topic = schemas::topic::of_table(prefix, name);
         if !schemas::topic::is_valid(&topic) {
             faults.push(format!(
-                "the topic of {} would be called {topic}, which Kafka does not take: at most 249 characters",
-                found.relation.name
+                "the topic of {name} would be called {topic}, which Kafka does not take: at most 249 characters"
             ));
+        }
+        if name.schema == "dlq" {
+            faults.push(format!("the topic of {name} would be called {topic}, which is kept for parked events: move the table to another schema"));
+        }
+        if let Some(other) = alike.insert(topic.replace('.', "_"), name) {
+            faults.push(format!("the topics of {name} and {other} would differ in dots and underscores alone, which Kafka does not take: publish one of them under another prefix"));
         }
         topics.insert(found.oid, topic);
     }

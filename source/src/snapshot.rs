@@ -22,7 +22,7 @@ use crate::feed::{Outcome, marker};
 use crate::relation::{Details, Relation};
 use crate::session::Input;
 use crate::window::{Chunk, ChunkId, Rows};
-use crate::{Error, copy, pgoutput, range};
+use crate::{Error, copy, range};
 
 /// How long a chunk waits for its table's lock before it lets others pass.
 const LOCK_TIMEOUT_MS: u32 = 2_000;
@@ -108,6 +108,11 @@ impl Reader {
                     self.tell(Input::Close { id })?;
                     continue;
                 }
+                // Renamed while the lock was waited for: looked up anew.
+                Err(Error::Postgres(error)) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => {
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
                 Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
                     tracing::info!(table = %task.name, "waiting for a lock on the table");
                     self.tell(Input::Close { id })?;
@@ -176,7 +181,8 @@ async fn read_locked(
     let described = described.map_err(|cause| Error::NoKey { table: name.clone(), cause })?;
     let partitioned = transaction.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&task.oid]).await;
     let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
-    let query = select(&described, &relation, &details, only, range, filter.as_deref(), rows_max);
+    let paging = Paging::new(&described, &details);
+    let query = paging.select(&described, only, range, filter.as_deref(), rows_max);
     let columns = relation.columns.len();
     let mut rows = Rows::new(columns);
     let mut buffer = Vec::new();
@@ -190,47 +196,69 @@ async fn read_locked(
         }
     }
     let whole = !full && rows.len() < rows_max;
-    let upto = if whole { range.upto.clone() } else { last_key(&described, &rows) };
+    let upto = if whole { range.upto.clone() } else { paging.last_key(&rows) };
     Ok(Some(Chunk { snapshot, relation, rows, range: Range { after: range.after.clone(), upto } }))
 }
 
-/// The rows of a range in key order, at most so many.
-fn select(
-    relation: &Relation,
-    described: &pgoutput::Relation,
-    details: &Details,
-    only: &str,
-    range: &Range,
-    filter: Option<&str>,
-    rows_max: usize,
-) -> String {
-    let list = |columns: &mut dyn Iterator<Item = &str>| columns.map(quote::identifier).collect::<Vec<_>>().join(", ");
-    let key = list(&mut relation.key.iter().map(|i| relation.columns[*i].name.as_str()));
-    let bound = |operator: &str, texts: &[String]| {
-        let literals = relation.key.iter().zip(texts).map(|(i, text)| {
-            let column = &described.columns[*i];
-            let no_modifier = details
-                .type_names
-                .get(&(column.type_oid, -1))
-                .or_else(|| details.type_names.get(&(column.type_oid, column.modifier)));
-            format!("{}::{}", quote::literal(text), no_modifier.map_or("text", String::as_str))
-        });
-        format!("({key}) {operator} ({})", literals.collect::<Vec<_>>().join(", "))
-    };
-    let mut conditions = Vec::new();
-    conditions.extend(range.after.as_deref().map(|texts| bound(">", texts)));
-    conditions.extend(range.upto.as_deref().map(|texts| bound("<=", texts)));
-    conditions.extend(filter.map(|filter| format!("({filter})")));
-    let condition = if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
-    let columns = list(&mut relation.columns.iter().map(|column| column.name.as_str()));
-    format!("SELECT {columns} FROM {only}{}{condition} ORDER BY {key} LIMIT {rows_max}", quote::table(&relation.name))
+/// How a table is read in the order of its key: the index's own order, or each chunk would sort the whole table.
+struct Paging {
+    /// Where the key's columns stand in a row.
+    columns: Vec<usize>,
+    /// What is compared and sorted by.
+    expressions: Vec<String>,
+    /// What a literal is cast to.
+    types: Vec<String>,
 }
 
-fn last_key(relation: &Relation, rows: &Rows) -> Option<Vec<String>> {
-    let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;
-    let text = |i: &usize| match row[*i] {
-        Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
-        Cell::Null | Cell::Unchanged => String::new(),
-    };
-    Some(relation.key.iter().map(text).collect())
+impl Paging {
+    fn new(relation: &Relation, details: &Details) -> Paging {
+        let place = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+        let in_order: Option<Vec<usize>> = details.primary_key.iter().map(place).collect();
+        let is_key = |columns: &Vec<usize>| {
+            columns.len() == relation.key.len() && columns.iter().all(|i| relation.key.contains(i))
+        };
+        let columns = in_order.filter(is_key).unwrap_or_else(|| relation.key.clone());
+        let mut paging = Paging { expressions: Vec::new(), types: Vec::new(), columns };
+        for i in &paging.columns {
+            let column = &relation.columns[*i];
+            let name = quote::identifier(&column.name);
+            // An extension's operators are out of sight here: comparison and sort go by text then, whatever that costs.
+            let (expression, cast) = if details.foreign.contains(&column.name) {
+                (format!("{name}::text COLLATE \"C\""), "text")
+            } else {
+                (name, column.type_name.as_str())
+            };
+            paging.expressions.push(expression);
+            paging.types.push(cast.to_owned());
+        }
+        paging
+    }
+
+    /// The rows of a range in key order, at most so many.
+    fn select(&self, relation: &Relation, only: &str, range: &Range, filter: Option<&str>, rows_max: usize) -> String {
+        let key = self.expressions.join(", ");
+        let bound = |operator: &str, texts: &[String]| {
+            let literals =
+                texts.iter().zip(&self.types).map(|(text, cast)| format!("{}::{cast}", quote::literal(text)));
+            format!("({key}) {operator} ({})", literals.collect::<Vec<_>>().join(", "))
+        };
+        let mut conditions = Vec::new();
+        conditions.extend(range.after.as_deref().map(|texts| bound(">", texts)));
+        conditions.extend(range.upto.as_deref().map(|texts| bound("<=", texts)));
+        conditions.extend(filter.map(|filter| format!("({filter})")));
+        let condition =
+            if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+        let columns = relation.columns.iter().map(|column| quote::identifier(&column.name)).collect::<Vec<_>>();
+        let (columns, table) = (columns.join(", "), quote::table(&relation.name));
+        format!("SELECT {columns} FROM {only}{table}{condition} ORDER BY {key} LIMIT {rows_max}")
+    }
+
+    fn last_key(&self, rows: &Rows) -> Option<Vec<String>> {
+        let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;
+        let text = |i: &usize| match row[*i] {
+            Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Cell::Null | Cell::Unchanged => String::new(),
+        };
+        Some(self.columns.iter().map(text).collect())
+    }
 }

@@ -4,6 +4,7 @@
 //!     always    0 read the state, is it this server's?   1 take the slot   2 fence   3 read the state again
 //!               4 check slot, WAL, topics                5 (in the stream) what is sent again is what was sent
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,9 +47,10 @@ pub fn label(config: &Config) -> Label {
 /// Reads the state topic to its end; `None` where it is missing or empty.
 pub fn read_state(kafka: &kafka::Config, prefix: &str, stop: &dyn Fn() -> bool) -> Result<Option<State>, Error> {
     let topic = topic::of_state(prefix);
-    let mut records = Vec::new();
+    // Only the latest of each key is kept: the topic can be far longer than the state.
+    let mut records = BTreeMap::new();
     let read = read_all(kafka, &topic, Isolation::ReadCommitted, stop, |record| {
-        records.push((record.key().unwrap_or_default().to_vec(), record.value().map(<[u8]>::to_vec)));
+        records.insert(record.key().unwrap_or_default().to_vec(), record.value().map(<[u8]>::to_vec));
         Ok::<(), kafka::Error>(())
     });
     match read {
@@ -66,34 +68,30 @@ pub async fn first(
     stop: &CancellationToken,
 ) -> Result<(), Error> {
     let client = postgres::connect(&config.postgres, "setup").await?;
-    let mut survey = setup::survey(&client, config).await?;
-    let admin = Admin::connect(kafka)?;
-    let names = match setup::topics_of(prefix, &survey.tables) {
-        Ok(names) => names,
-        Err(faults) => {
-            survey.faults.extend(faults);
-            Default::default()
-        }
-    };
-    let data: Vec<String> = names.values().cloned().collect();
-    let state_topic = topic::of_state(prefix);
-    let plan = topics::plan(&admin, kafka, &config.topics, &state_topic, &data).await?;
-    survey.faults.extend(plan.faults);
-    if !survey.faults.is_empty() {
-        return Err(Error::Unready(survey.faults));
-    }
-    // Two first starts at a time would make and drop each other's slot.
+    // Two first starts at a time would make and drop each other's slot, so the second waits, and then finds a state.
     let lock =
         format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
-    let made = |what: &str, cause| postgres::Error::statement(what, cause);
-    client.batch_execute(&lock).await.map_err(|cause| made("take the lock of a first start", cause))?;
+    let locked = stop.run_until_cancelled(client.batch_execute(&lock)).await.ok_or(Error::Stopped)?;
+    locked.map_err(|cause| postgres::Error::statement("take the lock of a first start", cause))?;
+    let survey = setup::survey(&client, config).await?;
+    let plan = plan(config, kafka, prefix, &survey, stop).await?;
+    // This also completes or aborts what a predecessor left half done: only then is it certain that there is no state.
+    let publisher = fence(kafka, prefix, stop).await?;
+    if state(kafka, prefix, stop).await?.is_some() {
+        return Ok(());
+    }
     for statement in &survey.publication {
         tracing::info!(publication = %config.publication, "making or completing the publication");
-        client.batch_execute(statement).await.map_err(|cause| made("make the publication", cause))?;
+        let made = client.batch_execute(statement).await;
+        made.map_err(|cause| postgres::Error::statement("make the publication", cause))?;
     }
     let (system, start) = make_slot(config, &survey, stop).await?;
+    let state_topic = topic::of_state(prefix);
+    let admin = Admin::connect(kafka)?;
     topics::create(&admin, &config.topics, &state_topic, &plan.missing).await?;
+    let data: Vec<String> = plan.names.values().cloned().collect();
     let found = topics::found(&admin, &data).await?;
+    let names = plan.names;
 
     let stream = Stream {
         contract: CONTRACT,
@@ -118,7 +116,54 @@ pub async fn first(
     let tables = survey.tables.iter().map(|found| (found.oid, table(found))).collect();
     let state = State::first(stream, tables, found);
     let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
-    commit_first(config, kafka, prefix, state, &loads, client, stop).await
+    commit_first(config, publisher, prefix, state, &loads, client, stop).await
+}
+
+/// What a first start will do to topics.
+struct Planned {
+    names: BTreeMap<u32, String>,
+    missing: Vec<String>,
+}
+
+/// Everything that stands in the way of a first start, at once, before anything is touched.
+async fn plan(
+    config: &Config,
+    kafka: &kafka::Config,
+    prefix: &str,
+    survey: &Survey,
+    stop: &CancellationToken,
+) -> Result<Planned, Error> {
+    if survey.standby {
+        return Err(Error::Standby(config.postgres.display()));
+    }
+    let mut faults = survey.faults.clone();
+    let names = setup::topics_of(prefix, &survey.tables).unwrap_or_else(|more| {
+        faults.extend(more);
+        BTreeMap::new()
+    });
+    let data: Vec<String> = names.values().cloned().collect();
+    let admin = Admin::connect(kafka)?;
+    let plan = topics::plan(&admin, kafka, &config.topics, &topic::of_state(prefix), &data, stop).await?;
+    faults.extend(plan.faults);
+    if faults.is_empty() { Ok(Planned { names, missing: plan.missing }) } else { Err(Error::Unready(faults)) }
+}
+
+/// The state as it stands in Kafka, read beside the runtime.
+pub async fn state(kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<Option<State>, Error> {
+    let (kafka, prefix, stop) = (kafka.clone(), prefix.to_owned(), stop.clone());
+    let read = move || read_state(&kafka, &prefix, &|| stop.is_cancelled());
+    tokio::task::spawn_blocking(read).await.map_err(|_| Error::Panicked("the reader of the state"))?
+}
+
+/// Fences whoever published under this prefix before.
+pub async fn fence(kafka: &kafka::Config, prefix: &str, stop: &CancellationToken) -> Result<Publisher, Error> {
+    let (kafka, id, stop) = (kafka.clone(), transactional_id(prefix), stop.clone());
+    let init = move || {
+        let mut publisher = Publisher::connect(&kafka, &id)?;
+        publisher.init(&|| stop.is_cancelled())?;
+        Ok(publisher)
+    };
+    tokio::task::spawn_blocking(init).await.map_err(|_| Error::Panicked("the publisher's start"))?
 }
 
 /// A slot without state is dropped and made again: nothing was published from it.
@@ -156,7 +201,7 @@ async fn wait_until_visible(config: &Config, exported: &str, stop: &Cancellation
 
 async fn commit_first(
     config: &Config,
-    kafka: &kafka::Config,
+    mut publisher: Publisher,
     prefix: &str,
     state: State,
     loads: &[(u32, u64)],
@@ -167,19 +212,17 @@ async fn commit_first(
     let catalog = catalog::Blocking { runtime, client: Arc::new(client), stop: stop.clone() };
     let confirmed = state.stream.flushed;
     let mut feed = Feed::new(label(config), state, confirmed, config.touch_bytes_max, Box::new(catalog));
-    let (kafka, id, token) = (kafka.clone(), transactional_id(prefix), stop.clone());
+    let token = stop.clone();
     let (snapshot, loads, prefix) = (config.snapshot, loads.to_vec(), prefix.to_owned());
     let commit = move || {
         let stopped = || token.is_cancelled();
-        let mut publisher = Publisher::connect(&kafka, &id)?;
-        publisher.init(&stopped)?;
         let mut transaction = Transaction::new(&mut publisher, &stopped);
         if snapshot == Snapshot::Initial {
             feed.begin_load(&uuid::Uuid::new_v4().simple().to_string(), &loads, now_ms(), &mut transaction)?;
         }
         transaction.settle(&topic::of_state(&prefix), feed.take_records())
     };
-    tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Stopped)?
+    tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Panicked("the first commit"))?
 }
 
 /// Step 0: a twin with a copied configuration must not fence the one that works.
@@ -222,6 +265,7 @@ pub fn check_server(
     system: &System,
     switches: &[Switch],
     confirmed: Lsn,
+    end: Lsn,
 ) -> Result<(), Error> {
     let stream = &mut state.stream;
     if let Some(switch) = switches.iter().find(|switch| switch.timeline == stream.timeline) {
@@ -234,8 +278,8 @@ pub fn check_server(
     if confirmed > stream.flushed {
         return Err(Error::SlotAhead { slot: config.slot.clone(), confirmed, flushed: stream.flushed });
     }
-    if system.xlogpos < stream.position.commit {
-        return Err(Error::Behind { end: system.xlogpos, published: stream.position });
+    if end < stream.position.commit {
+        return Err(Error::Behind { end, published: stream.position });
     }
     Ok(())
 }

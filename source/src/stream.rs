@@ -16,7 +16,7 @@ use schemas::Lsn;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-use crate::session::Input;
+use crate::session::{Input, Watch};
 
 /// How often the server hears from us at least; it gives up after `wal_sender_timeout`, 60 s by default.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
@@ -84,7 +84,9 @@ pub fn spawn(
     stop: CancellationToken,
 ) -> std::io::Result<oneshot::Receiver<Result<Identified, Error>>> {
     let (identified, answer) = oneshot::channel();
+    let session = stop.clone();
     let run = move || {
+        let _watch = Watch { part: "the stream", inputs: inputs.clone() };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
             Err(error) => {
@@ -117,6 +119,7 @@ pub fn spawn(
             if let Err(error) = pump(replication, &settings, &shared, &inputs).await {
                 // Nobody listens: the session is over already.
                 let _ = inputs.send(Input::Failed(error.into()));
+                session.cancel();
             }
         };
         runtime.block_on(stop.run_until_cancelled(work));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kafka::admin::{Admin, NewTopic, Topic};
 use kafka::topic::{Isolation, read_all};
 use schemas::state;
+use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 use crate::config::Topics;
@@ -26,6 +27,7 @@ pub async fn plan(
     config: &Topics,
     state_topic: &str,
     data: &[String],
+    stop: &CancellationToken,
 ) -> Result<Plan, Error> {
     let names: Vec<&str> = data.iter().map(String::as_str).chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
@@ -43,7 +45,7 @@ pub async fn plan(
                 topic.partitions
             ));
         }
-        if holds_records(kafka, name).await? {
+        if holds_records(kafka, name, stop).await? {
             plan.faults.push(format!(
                 "the topic {name} holds records but {state_topic} holds no state: it is another source's, or the state was lost; use another prefix"
             ));
@@ -60,7 +62,7 @@ pub async fn plan(
 }
 
 /// Whether a reader would find anything. Offsets do not tell: a first start that died leaves an aborted transaction.
-async fn holds_records(kafka: &kafka::Config, name: &str) -> Result<bool, Error> {
+async fn holds_records(kafka: &kafka::Config, name: &str, stop: &CancellationToken) -> Result<bool, Error> {
     enum Found {
         Record,
         Failed(kafka::Error),
@@ -70,9 +72,10 @@ async fn holds_records(kafka: &kafka::Config, name: &str) -> Result<bool, Error>
             Found::Failed(error)
         }
     }
-    let (kafka, name) = (kafka.clone(), name.to_owned());
-    let read = move || read_all(&kafka, &name, Isolation::ReadCommitted, &|| false, |_| Err(Found::Record));
-    match tokio::task::spawn_blocking(read).await.map_err(|_| Error::Stopped)? {
+    let (kafka, name, stop) = (kafka.clone(), name.to_owned(), stop.clone());
+    let read =
+        move || read_all(&kafka, &name, Isolation::ReadCommitted, &|| stop.is_cancelled(), |_| Err(Found::Record));
+    match tokio::task::spawn_blocking(read).await.map_err(|_| Error::Panicked("the look into a topic"))? {
         Ok(()) => Ok(false),
         Err(Found::Record) => Ok(true),
         Err(Found::Failed(error)) => Err(error.into()),
@@ -125,9 +128,16 @@ pub async fn found(admin: &Admin, data: &[String]) -> Result<Vec<(String, state:
 }
 
 /// Compares topics with the state. Returns how large a record each takes, in bytes.
-pub async fn check(admin: &Admin, state: &State) -> Result<BTreeMap<String, usize>, Error> {
-    let names: Vec<&str> = state.topics().iter().map(|topic| topic.name.as_str()).collect();
+pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BTreeMap<String, usize>, Error> {
+    let names: Vec<&str> = state.topics().iter().map(|topic| topic.name.as_str()).chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
+    let mut faults = Vec::new();
+    if let Some(topic) = there.get(state_topic) {
+        judge(topic, "compact", &mut faults);
+    }
+    if !faults.is_empty() {
+        return Err(Error::Unready(faults));
+    }
     let mut limits = BTreeMap::new();
     for recorded in state.topics() {
         let fault = |fault: String| Err(Error::Topic { topic: recorded.name.clone(), fault });

@@ -85,12 +85,7 @@ impl Feed {
         let Some(load) = load.filter(|_| self.is_new(place)) else { return Ok(0) };
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
-        // The chunk may be the first to know the table's present shape.
-        let newer = self.relations.get(&oid).is_none_or(|known| known.relation.fingerprint != relation.fingerprint);
         let known = Known::new(relation, topic);
-        if newer {
-            self.relations.insert(oid, std::sync::Arc::clone(&known));
-        }
         self.announce(&known, transaction, place, outbox)?;
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {

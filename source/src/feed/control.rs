@@ -52,6 +52,10 @@ impl Feed {
             return Ok(());
         }
         let first = table.columns.is_empty();
+        if !first && table.single_partition != relation.single_partition {
+            // Later changes of a key would stand in another partition than earlier ones.
+            return Err(Error::Rerouted { table: relation.name.clone() });
+        }
         let control = Control::Schema {
             tables: vec![self.control_table(relation.oid)?],
             identity: relation.identity,
@@ -66,6 +70,7 @@ impl Feed {
         table.identity = relation.identity;
         table.columns = relation.columns.clone();
         table.fingerprint = relation.fingerprint;
+        table.single_partition = relation.single_partition;
         self.state.set_table(relation.oid, table);
         self.control(&control, position, transaction.of, outbox)?;
         self.acted(position, transaction);

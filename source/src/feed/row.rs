@@ -19,6 +19,18 @@ pub(super) enum Row<'a> {
     Delete(Old<'a>),
 }
 
+impl Row<'_> {
+    /// How many cells each of its tuples has.
+    fn widths(&self) -> impl Iterator<Item = usize> {
+        let (old, new) = match self {
+            Row::Insert(new) => (None, Some(new)),
+            Row::Update(old, new) => (old.cells(), Some(new)),
+            Row::Delete(old) => (old.cells(), None),
+        };
+        old.into_iter().chain(new).map(Vec::len)
+    }
+}
+
 impl Feed {
     pub(super) fn row(&mut self, oid: u32, start: Lsn, row: Row<'_>, outbox: &mut dyn Outbox) -> Result<(), Error> {
         if self.state.table(oid).is_none() {
@@ -27,12 +39,13 @@ impl Feed {
         let known = Arc::clone(self.relations.get(&oid).ok_or(Error::RowBeforeRelation { oid, at: start })?);
         let transaction = self.acting(start)?;
         let position = self.place(transaction.sent.0, start);
+        if row.widths().any(|width| width != known.relation.columns.len()) {
+            return Err(Error::IncompleteRow { table: known.relation.name.clone(), at: start });
+        }
         match row {
             Row::Insert(new) => {
                 self.complete(&known, &new, start)?;
-                let change = self.change(&transaction, position, Operation::Create, Before::None, Some(&new));
-                self.publish(&known, &transaction, &change, &new, outbox)?;
-                self.superseded(&known, &transaction, &new);
+                self.create(&known, &transaction, position, &new, None, outbox)?;
             }
             Row::Delete(Old::None) => return Err(Error::NoOldKey { table: known.relation.name.clone(), at: start }),
             Row::Delete(Old::Key(old)) => {
@@ -133,6 +146,20 @@ impl Feed {
         self.superseded(known, transaction, old);
 
         let position = self.place(position.commit, position.change);
+        self.create(known, transaction, position, new, Some(old), outbox)
+    }
+
+    /// A row that was not there under its key. What the stream did not carry of it is read from the server: a moved row
+    /// keeps its untouched values out of line, and so does one that an update brought into a row filter.
+    fn create(
+        &mut self,
+        known: &Known,
+        transaction: &Transaction,
+        position: Position,
+        new: &[Cell<'_>],
+        moved_from: Option<&[Cell<'_>]>,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
         let missing: Vec<usize> = (0..new.len()).filter(|i| new[*i] == Cell::Unchanged).collect();
         let mut row = new.to_vec();
         let mut reselected: &[usize] = &[];
@@ -140,7 +167,7 @@ impl Feed {
         if !missing.is_empty() && self.is_new(position) {
             let wanted = Reselect { relation: &known.relation, row: new, columns: &missing, xid: transaction.xid() };
             selected = self.catalog.reselect(&wanted)?;
-            // A row that is gone although the move is visible: its delete or next move follows in the stream.
+            // A row that is gone although this is visible: its delete or next move follows in the stream.
             if let Some(values) = &selected {
                 for (column, value) in missing.iter().zip(values) {
                     row[*column] = value.as_deref().map_or(Cell::Null, Cell::Text);
@@ -149,7 +176,7 @@ impl Feed {
             }
         }
         let mut came = self.change(transaction, position, Operation::Create, Before::None, Some(&row));
-        came.moved = Some(old);
+        came.moved = moved_from;
         came.reselected = reselected;
         self.publish(known, transaction, &came, &row, outbox)?;
         self.superseded(known, transaction, new);
@@ -238,9 +265,9 @@ impl Feed {
         outbox.send(Record { topic: &topic.name, partition, key, value, headers: &headers[..count] })
     }
 
-    /// Without its whole key, or with another number of columns than its relation, a row cannot be placed.
+    /// Without its whole key a row cannot be placed.
     fn complete(&self, known: &Known, cells: &[Cell<'_>], at: Lsn) -> Result<(), Error> {
-        if cells.len() == known.relation.columns.len() && known.relation.knows_key(cells) {
+        if known.relation.knows_key(cells) {
             return Ok(());
         }
         Err(Error::IncompleteRow { table: known.relation.name.clone(), at })
