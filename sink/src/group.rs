@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kafka::admin::Admin;
@@ -33,6 +34,9 @@ const TOPICS_INTERVAL: Duration = Duration::from_secs(1);
 const LAG_INTERVAL: Duration = Duration::from_secs(5);
 /// How long partitions may take to come to an event at which a sibling stands.
 const SIBLINGS_MAX: Duration = Duration::from_secs(30);
+
+/// How long the consumer may take to leave the group, once its workers have ended.
+const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// A group and what it works with.
 pub(crate) struct Run {
@@ -210,13 +214,25 @@ impl Run {
         let lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, fetching.clone()));
         let ended = supervise(Arc::new(shared), &mut told, &fetching).await;
         fetching.cancel();
-        let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
+        let closed = tokio::time::timeout(CLOSE_MAX, over(thread)).await;
         lag.abort();
-        match joined {
+        match closed {
             Ok(true) => ended,
-            _ => ended.and(Err(Error::Ended { group: self.group.name.clone(), part: "the consumer" })),
+            Ok(false) => ended.and(Err(Error::Ended { group: self.group.name.clone(), part: "the consumer" })),
+            Err(_) => {
+                tracing::warn!(group = %self.group.name, "Kafka does not answer our leave: the group moves our partitions once the session has run out");
+                ended
+            }
         }
     }
+}
+
+/// Waits for the end of a thread; `false` if it panicked. On a thread of its own and not among the runtime's, which would
+/// be waited for at the end of the process: while brokers do not answer, librdkafka holds a consumer that closes for a minute.
+async fn over(thread: JoinHandle<()>) -> bool {
+    let (tell, told) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || tell.send(thread.join().is_ok()));
+    told.await.unwrap_or(false)
 }
 
 /// Makes a worker for each partition that is assigned, and ends with the first failure.
@@ -276,6 +292,13 @@ async fn supervise<T: Target>(
         }
     }
     stop.cancel();
+    // Partitions that were assigned just now get no worker any more. The consumer must not wait for one.
+    told.close();
+    while let Ok(notice) = told.try_recv() {
+        if let Notice::Failed(error) = notice {
+            ended = ended.and(Err(error));
+        }
+    }
     while workers.join_next().await.is_some() {}
     ended
 }

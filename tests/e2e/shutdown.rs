@@ -70,6 +70,7 @@ async fn sigterm_ends_a_source_that_waits_for_its_slot() {
 async fn sigterm_ends_both_while_kafka_does_not_answer() {
     let mut world = World::builder().table(workload::accounts().table().clone()).own_kafka(1).start().await;
     world.expect_log("WARN");
+    world.configuration.set("groups.rdb.session_timeout_seconds", 6);
     let (mut source, mut sink) = (world.start(Part::Source), world.start(Part::Sink));
     source.ready(READY_WITHIN).await.expect("the source streams");
     world.in_source("INSERT INTO accounts VALUES (1, 'one')").await;
