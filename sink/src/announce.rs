@@ -153,6 +153,9 @@ impl Announcer {
 impl Target for Announcer {
     type Prepared = Notices;
 
+    /// Announcing everything again would say what was said.
+    const ASKS_KAFKA: bool = true;
+
     async fn claim(&self, partition: &Partition, kafka: Option<i64>) -> Result<Claimed, Error> {
         let key = progress_key(&self.prefix, &self.group, partition);
         let may_begin = if kafka.is_none() { "1" } else { "0" };

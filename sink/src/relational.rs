@@ -248,6 +248,9 @@ impl Relational {
 impl Target for Relational {
     type Prepared = Plan;
 
+    /// A topic that still has its first record brings everything again.
+    const ASKS_KAFKA: bool = false;
+
     async fn claim(&self, partition: &Partition, _kafka: Option<i64>) -> Result<Claimed, Error> {
         let work = async {
             let failed = |cause| self.failed("claim a partition", cause);

@@ -12,8 +12,11 @@ pub(crate) trait Target: Send + Sync + 'static {
     /// A batch made ready: everything that needs no connection is done.
     type Prepared: Send + Sync + 'static;
 
+    /// Whether missing progress means a loss where Kafka knows an offset of the group.
+    const ASKS_KAFKA: bool;
+
     /// Takes the partition over: whoever had it cannot write any more. Waits for what he has under way. `kafka` is the
-    /// offset that Kafka knows of the group: where it knows one, missing progress is a loss.
+    /// offset that Kafka knows of the group, for those that ask.
     fn claim(&self, partition: &Partition, kafka: Option<i64>) -> impl Future<Output = Result<Claimed, Error>> + Send;
 
     /// Decides what a batch comes to.

@@ -142,14 +142,19 @@ impl<T: Target> Worker<T> {
         let partition = &self.partition;
         persist(format!("claim {partition} for group {group}"), &self.stop, || {
             Box::pin(async {
-                let topics = [(&*partition.topic, partition.number + 1)];
-                let committed = self.shared.admin.committed(&self.shared.group_id, &topics).await;
-                let committed = committed.map_err(|cause| self.kafka(cause))?;
-                let known = committed.get(&(partition.topic.to_string(), partition.number)).copied();
+                let known = if T::ASKS_KAFKA { self.committed().await? } else { None };
                 self.shared.target.claim(partition, known).await
             })
         })
         .await
+    }
+
+    /// The offset that Kafka knows of the group.
+    async fn committed(&self) -> Result<Option<i64>, Error> {
+        let Partition { topic, number } = &self.partition;
+        let committed = self.shared.admin.committed(&self.shared.group_id, &[(&**topic, number + 1)]).await;
+        let committed = committed.map_err(|cause| self.kafka(cause))?;
+        Ok(committed.get(&(topic.to_string(), *number)).copied())
     }
 
     /// Has the consumer fetch from where this progress goes on.
