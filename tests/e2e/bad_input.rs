@@ -14,7 +14,7 @@ use harness::servers::Role;
 use harness::table::Table;
 
 /// How long a process may take to see that it cannot start.
-const REFUSAL_WITHIN: Duration = Duration::from_secs(40);
+const REFUSAL_WITHIN: Duration = Duration::from_secs(90);
 
 fn users() -> Table {
     Table::new("public.users", &["id"], "id bigint PRIMARY KEY, name text")

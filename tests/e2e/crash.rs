@@ -35,7 +35,7 @@ async fn a_source_killed_again_and_again_publishes_each_change_once() {
     let database = world.source(Role::Superuser).await;
     workload::fill(&database, world.seed, &shapes, 500).await.expect("the tables take rows");
     let mut source = world.start(Part::Source);
-    source.ready(Duration::from_secs(30)).await.expect("the source streams");
+    source.ready(Duration::from_secs(90)).await.expect("the source streams");
     source.kill9().await.expect("it is killed");
     let slot = format!("{}_audit", world.prefix());
     audit::start(&database, &slot).await.expect("a slot for the audit");
@@ -44,7 +44,7 @@ async fn a_source_killed_again_and_again_publishes_each_change_once() {
     let mut random = ChaCha8Rng::seed_from_u64(world.seed);
     for _ in 0..12 {
         source.restart().expect("it starts again");
-        source.ready(Duration::from_secs(30)).await.expect("the source streams again");
+        source.ready(Duration::from_secs(90)).await.expect("the source streams again");
         sleep_until(Instant::now() + Duration::from_millis(random.random_range(0..400))).await;
         source.kill9().await.expect("it is killed");
     }
@@ -69,7 +69,7 @@ async fn nothing_is_lost_or_doubled_whatever_is_killed() {
     let source_database = world.source(Role::Superuser).await;
     workload::fill(&source_database, world.seed, &shapes, 200).await.expect("the tables take rows");
     let mut source = world.start(Part::Source);
-    source.ready(Duration::from_secs(30)).await.expect("the source streams");
+    source.ready(Duration::from_secs(90)).await.expect("the source streams");
     let slot = format!("{}_audit", world.prefix());
     audit::start(&source_database, &slot).await.expect("a slot for the audit");
     let (mut first, mut second) = (world.start(Part::Sink), world.start(Part::Sink));
@@ -96,12 +96,12 @@ async fn nothing_is_lost_or_doubled_whatever_is_killed() {
     let (_, _, _, _kafka, _target, _redis) = deaths.expect("whatever is killed comes back");
     sleep_until(begin + LASTS).await;
     let totals = writers.stop().await.expect("the writers write");
-    assert!(totals.committed > 1_000, "the writers got to write only {totals:?}");
+    assert!(totals.committed > 500, "the writers got to write only {totals:?}");
 
-    world.until_equal_within(Duration::from_secs(90)).await;
+    world.until_equal().await;
     world.check_topics().await;
     world.check_audit(&slot).await;
-    world.until_streams_agree(Duration::from_secs(60)).await;
+    world.until_streams_agree().await;
     world.check_nothing_parked(&["rdb", "redis"]).await;
     for process in [&mut source, &mut first, &mut second] {
         process.stop().await.expect("it ends");

@@ -35,7 +35,7 @@ async fn kcat_and_kafkas_own_tools_read_our_topics_and_our_lag() {
 
     let group = schemas::topic::group_id(world.prefix(), "rdb");
     world
-        .until("Kafka's own tool reports a lag of 0 in every partition", Duration::from_secs(40), async || {
+        .until("Kafka's own tool reports a lag of 0 in every partition", Duration::from_secs(90), async || {
             let lags = lags(world.kafka(), &group, &topic).await?;
             let all = lags.len() == 4 && lags.iter().all(|lag| lag == "0");
             if all { Ok(()) } else { Err(format!("{lags:?}")) }
@@ -45,7 +45,7 @@ async fn kcat_and_kafkas_own_tools_read_our_topics_and_our_lag() {
     world.in_source("INSERT INTO users SELECT i, 'late' FROM generate_series(1001, 1040) i").await;
     let mut source = world.start(Part::Source);
     world
-        .until("Kafka's own tool reports what the stopped group lacks", Duration::from_secs(40), async || {
+        .until("Kafka's own tool reports what the stopped group lacks", Duration::from_secs(90), async || {
             let lags = lags(world.kafka(), &group, &topic).await?;
             let behind: i64 = lags.iter().filter_map(|lag| lag.parse::<i64>().ok()).sum();
             // At least the rows; transaction markers count as offsets too.

@@ -36,7 +36,7 @@ async fn a_zombie_writes_nothing_and_the_other_goes_on() {
     world.in_source(&format!("INSERT INTO counters SELECT i, 0 FROM generate_series(1, {KEYS}) i")).await;
     world.configuration.set("groups.rdb.session_timeout_seconds", SESSION.as_secs() as i64);
     let mut source = world.start(Part::Source);
-    source.ready(Duration::from_secs(30)).await.expect("the source streams");
+    source.ready(Duration::from_secs(90)).await.expect("the source streams");
     let (mut first, mut second) = (world.start(Part::Sink), world.start(Part::Sink));
     let target = world.target(Role::Superuser).await;
     both_own(&world, &target, [first.id(), second.id()]).await;
@@ -92,7 +92,7 @@ fn is_of(owner: &str, process: u32) -> bool {
 
 async fn both_own(world: &World, target: &Client, processes: [u32; 2]) {
     world
-        .until("both processes own partitions", Duration::from_secs(45), async || {
+        .until("both processes own partitions", Duration::from_secs(90), async || {
             let found = progress(target).await?;
             let owns = |process: &u32| found.values().any(|(owner, _)| is_of(owner, *process));
             if processes.iter().all(owns) { Ok(()) } else { Err(format!("{found:?} for {processes:?}")) }

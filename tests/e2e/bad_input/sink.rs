@@ -72,7 +72,7 @@ async fn a_value_that_the_target_refuses_is_set_aside_with_its_keys_later_events
     world.in_source("UPDATE users SET name = 'fine' WHERE id = 8").await;
     let target = world.target(Role::Superuser).await;
     world
-        .until("both events are parked and the other row is applied", Duration::from_secs(30), async || {
+        .until("both events are parked and the other row is applied", Duration::from_secs(90), async || {
             let rows = parked(&target).await?;
             let fine = "SELECT count(*) FROM users WHERE id = 8 AND name = 'fine'";
             let fine: i64 = target.query_one(fine, &[]).await.map_err(|cause| cause.to_string())?.get(0);
@@ -86,7 +86,7 @@ async fn a_value_that_the_target_refuses_is_set_aside_with_its_keys_later_events
 
     let mirror = schemas::topic::of_dead_letters(world.prefix(), "rdb");
     world
-        .until("both are mirrored", Duration::from_secs(30), async || {
+        .until("both are mirrored", Duration::from_secs(90), async || {
             let records = topic::read(world.kafka(), &mirror).await.map_err(|cause| format!("{cause:?}"))?;
             if records.0.len() == 2 { Ok(()) } else { Err(format!("{records:?}")) }
         })

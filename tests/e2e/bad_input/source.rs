@@ -52,7 +52,7 @@ async fn a_slot_in_use_is_waited_for_and_its_reader_named() {
     second.logs(&reader.to_string(), REFUSAL_WITHIN).await.expect("the second names the reader");
     assert!(second.ended().is_none(), "the second waits");
     first.stop().await.expect("the first ends");
-    second.ready(Duration::from_secs(60)).await.expect("the second streams");
+    second.ready(Duration::from_secs(90)).await.expect("the second streams");
     world.in_source("INSERT INTO users VALUES (2, 'two')").await;
     world.until_published().await;
     second.stop().await.expect("the second ends");

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
@@ -33,7 +34,10 @@ impl Address {
     pub async fn connect(&self, database: u32) -> Result<MultiplexedConnection, Error> {
         let url = self.url(database);
         let client = redis::Client::open(url.as_str()).map_err(Error::during(format!("read {url}")))?;
-        client.get_multiplexed_async_connection().await.map_err(Error::during(format!("connect to {url}")))
+        // The default of half a second is for a machine that has nothing else to do.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(ANSWER_WITHIN));
+        let connection = client.get_multiplexed_async_connection_with_config(&patient).await;
+        connection.map_err(Error::during(format!("connect to {url}")))
     }
 }
 
