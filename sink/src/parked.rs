@@ -70,8 +70,8 @@ pub(crate) struct Parked {
     pub(crate) record: String,
     pub(crate) cause: String,
     pub(crate) sqlstate: Option<String>,
-    /// Whether it is parked for its own sake, not for an earlier event of its key.
-    pub(crate) first: bool,
+    /// Why, without values of the row: where it is parked for its own sake, not for an earlier event of its key.
+    pub(crate) told: Option<String>,
 }
 
 impl Parked {
@@ -83,9 +83,8 @@ impl Parked {
         class: Class,
         refused: &Refused,
     ) -> Parked {
-        let cause = refused.to_string();
-        let sqlstate = refused.sqlstate();
-        Parked { cause, sqlstate, first: true, ..Parked::behind(record, table, key, class) }
+        let (cause, sqlstate, told) = (refused.in_full(), refused.sqlstate(), Some(refused.to_string()));
+        Parked { cause, sqlstate, told, ..Parked::behind(record, table, key, class) }
     }
 
     /// A later event of a key that stands still.
@@ -99,7 +98,7 @@ impl Parked {
             record: record.to_json(),
             cause: "an earlier event of this key is parked".to_owned(),
             sqlstate: None,
-            first: false,
+            told: None,
         }
     }
 }

@@ -354,8 +354,8 @@ impl<T: Target> Claimant<'_, T> {
         for parked in &done.parked {
             let (group, partition) = (&self.worker.shared.config.name, &self.worker.partition);
             let (offset, table, class) = (parked.offset, &parked.table, parked.class);
-            if parked.first {
-                tracing::warn!(%group, %partition, offset, %table, %class, "parked an event, and its key's later ones behind it: {}", parked.cause);
+            if let Some(told) = &parked.told {
+                tracing::warn!(%group, %partition, offset, %table, %class, "parked an event, and its key's later ones behind it: {told}");
             }
             keys.insert(parked.table.clone(), parked.key.clone(), parked.class);
         }
