@@ -69,7 +69,7 @@ impl Progress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Records are missing in front of this one.
-    #[error("a gap: record {found} stands at offset {offset} where {expected} was expected")]
+    #[error("record number {found} stands at offset {offset}, where number {expected} is to follow")]
     Gap {
         /// The number that should stand there.
         expected: Seq,

@@ -8,23 +8,24 @@
 //! decides. Back-pressure is by bytes: a partition whose worker is behind is waited for a moment and then paused. (A paused
 //! partition's prefetched records are thrown away by librdkafka and fetched again, so the moment is worth it.)
 
+mod context;
+
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use rdkafka::client::ClientContext;
-use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext};
-use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::config::FromClientConfigAndContext;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::types::RDKafkaRespErr;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Group;
 use crate::error::Error;
 use crate::record::{Budget, Partition, Segment};
+use context::{Context, Rebalance};
 
 /// The longest wait for a record; commands are looked for in between.
 const STEP: Duration = Duration::from_millis(20);
@@ -161,8 +162,7 @@ impl Consumer {
 
 impl Fetch {
     fn new(given: Consumer) -> Result<Fetch, Error> {
-        let context =
-            Context { inner: given.kafka.context(), rebalances: Mutex::default(), closing: AtomicBool::new(false) };
+        let context = Context::new(given.kafka.context());
         let consumer = BaseConsumer::from_config_and_context(&given.settings(), context);
         let consumer = consumer.map_err(|cause| given.failed("make its consumer", cause))?;
         let names: Vec<&str> = given.topics.iter().map(String::as_str).collect();
@@ -262,7 +262,7 @@ impl Fetch {
         if is_fatal {
             return Err(self.given.failed("fetch", error));
         }
-        if let Some(refused) = self.consumer.context().inner.refused() {
+        if let Some(refused) = self.consumer.context().refused() {
             return Err(Error::Kafka { group: self.given.group.name.clone(), cause: refused });
         }
         // librdkafka goes on by itself; lost brokers are told by its context.
@@ -311,8 +311,7 @@ impl Fetch {
 
     fn rebalance(&mut self) -> Result<(), Error> {
         loop {
-            let next = self.consumer.context().rebalances.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            match next {
+            match self.consumer.context().rebalance() {
                 None => return Ok(()),
                 Some(Rebalance::Assign(list)) => self.assign(list)?,
                 Some(Rebalance::Revoke(list)) => self.revoke(list)?,
@@ -426,13 +425,7 @@ impl Fetch {
         self.let_go(&partitions);
         self.commit();
         // Closing the consumer rebalances once more, with nobody to hand anything over.
-        let context = self.consumer.context();
-        context.closing.store(true, Ordering::Relaxed);
-        // One that was noted and not carried out would keep librdkafka waiting for ever.
-        let noted = std::mem::take(&mut *context.rebalances.lock().unwrap_or_else(PoisonError::into_inner));
-        for rebalance in noted {
-            rebalance.carry_out(&self.consumer);
-        }
+        self.consumer.context().close(&self.consumer);
     }
 }
 
@@ -475,60 +468,4 @@ fn listed(list: &TopicPartitionList) -> String {
         .map(|element| format!("{}/{}", element.topic(), element.partition()))
         .collect::<Vec<_>>();
     names.join(", ")
-}
-
-/// What librdkafka calls us back with. Rebalances are only noted: the thread carries them out when it is at rest.
-struct Context {
-    inner: kafka::Context,
-    rebalances: Mutex<VecDeque<Rebalance>>,
-    closing: AtomicBool,
-}
-
-enum Rebalance {
-    Assign(TopicPartitionList),
-    Revoke(TopicPartitionList),
-}
-
-impl Rebalance {
-    /// While closing: what librdkafka asks for is done, with nobody to hand anything over.
-    fn carry_out(self, consumer: &BaseConsumer<Context>) {
-        let done = match self {
-            Rebalance::Assign(list) => consumer.incremental_assign(&list),
-            Rebalance::Revoke(list) => consumer.incremental_unassign(&list),
-        };
-        if let Err(error) = done {
-            tracing::debug!(%error, "a rebalance while closing");
-        }
-    }
-}
-
-impl ClientContext for Context {
-    fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
-        self.inner.log(level, facility, line);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        self.inner.error(error, reason);
-    }
-
-    fn stats_raw(&self, statistics: &[u8]) {
-        self.inner.stats_raw(statistics);
-    }
-}
-
-impl ConsumerContext for Context {
-    fn rebalance(&self, consumer: &BaseConsumer<Context>, what: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        let is_assign = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
-        let rebalance = if is_assign { Rebalance::Assign(list.clone()) } else { Rebalance::Revoke(list.clone()) };
-        if self.closing.load(Ordering::Relaxed) {
-            return rebalance.carry_out(consumer);
-        }
-        self.rebalances.lock().unwrap_or_else(PoisonError::into_inner).push_back(rebalance);
-    }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        if let Err(error) = result {
-            tracing::debug!(%error, "offsets were not committed; they only inform");
-        }
-    }
 }

@@ -3,7 +3,7 @@
 //!     consumer (thread) ──segments──▶ worker per partition ──batch──▶ relational: rows and progress in one transaction
 //!                                                          └─batch──▶ announce:   notices and progress in one script
 //!
-//! `record`, `batch`, `fold`, `shape`, `statement`, `parked` decide and touch nothing; the rest touches and decides nothing.
+//! `record`, `batch`, `fold`, `shape`, `statement`, `parked`, `refused` decide and touch nothing; the rest touches and decides nothing.
 //! It knows nothing of how events come into being: what it needs to know of them is in `schemas`.
 
 // An error ends an attempt at a batch, or a group: its size on the way up costs nothing beside that.
@@ -23,6 +23,7 @@ mod parked;
 mod persist;
 pub mod read;
 mod record;
+mod refused;
 mod relational;
 mod shape;
 mod statement;
@@ -35,10 +36,11 @@ use tokio_util::sync::CancellationToken;
 
 pub use batch::{Progress, Refusal};
 pub use config::Config;
-pub use error::{Error, Refused};
+pub use error::Error;
 pub use fold::Error as EnvelopeError;
 pub use parked::Class;
 pub use record::Partition;
+pub use refused::Refused;
 pub use shape::Misfit;
 
 use group::Run;

@@ -8,8 +8,8 @@ use std::fmt;
 use postgres::sqlstate::Severity;
 use schemas::TableName;
 
-use crate::error::Refused;
 use crate::record::Record;
+use crate::refused::Refused;
 
 /// What is thought of a parked event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

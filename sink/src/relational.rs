@@ -27,9 +27,10 @@ use sqlx::{AssertSqlSafe, Encode, Executor, Postgres, Type};
 use crate::array::TextArray;
 use crate::batch::Batch;
 use crate::config::OnError;
-use crate::error::{Error, Refused};
+use crate::error::Error;
 use crate::parked::{Class, ParkedKeys};
 use crate::record::Partition;
+use crate::refused::Refused;
 use crate::statement::{Kind, Statement};
 use crate::target::{Claim, Claimed, Done, Outcome, Target};
 

@@ -6,12 +6,14 @@
 //! While one batch is under way the next is made ready, once there is enough for a full one. What may pass is tried again
 //! for ever, in order; meanwhile records wait in memory up to the budget, and the consumer pauses the partition.
 
+mod attempts;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kafka::admin::Admin;
-use service::retry::{Backoff, Outage};
+use service::retry::Outage;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -25,6 +27,7 @@ use crate::parked::ParkedKeys;
 use crate::persist::persist;
 use crate::record::{Partition, Segment};
 use crate::target::{Claim, Claimed, Done, Outcome, Target};
+use attempts::{Attempts, Job, Settled};
 
 /// How long a partition that somebody else claimed is left alone, if Kafka still says that it is ours.
 const YIELD: Duration = Duration::from_secs(10);
@@ -60,13 +63,6 @@ enum Left {
     Unsure,
 }
 
-/// A batch made ready, or under way.
-struct Job<T: Target> {
-    batch: Batch,
-    prepared: T::Prepared,
-    slot: OwnedSemaphorePermit,
-}
-
 /// A partition that is claimed.
 struct Claimant<'w, T: Target> {
     worker: &'w Worker<T>,
@@ -78,13 +74,6 @@ struct Claimant<'w, T: Target> {
     backlog: Backlog,
     ready: Option<Job<T>>,
     under_way: Option<JoinHandle<Result<Option<Settled>, Error>>>,
-}
-
-/// A batch that is done, and since when it was worked on.
-struct Settled {
-    outcome: Outcome,
-    batch: Batch,
-    began: Instant,
 }
 
 impl<T: Target> Worker<T> {
@@ -394,44 +383,5 @@ async fn ended(under_way: &mut Option<JoinHandle<Result<Option<Settled>, Error>>
             // The runtime is shutting down.
             Err(Err(_)) => Ok(None),
         },
-    }
-}
-
-/// Attempts at one batch.
-struct Attempts<T> {
-    target: Arc<T>,
-    claim: Claim,
-    parked: Arc<ParkedKeys>,
-    stop: CancellationToken,
-    outage: Outage,
-}
-
-impl<T: Target> Attempts<T> {
-    /// Attempts until it is done, or cannot be. `None` if the stop came between two attempts.
-    async fn run(mut self, job: Job<T>) -> Result<Option<Settled>, Error> {
-        let (mut backoff, began) = (Backoff::new(), Instant::now());
-        let Job { mut batch, mut prepared, slot } = job;
-        loop {
-            let failure = match self.target.apply(&self.claim, &batch, &prepared, &self.parked).await {
-                Ok(Outcome::Part(progress, error)) => {
-                    batch = batch.behind(progress);
-                    prepared = self.target.prepare(&self.claim.partition, &batch, &self.parked)?;
-                    error
-                }
-                Ok(outcome) => {
-                    self.outage.over();
-                    drop(slot);
-                    return Ok(Some(Settled { outcome, batch, began }));
-                }
-                Err(error) => error,
-            };
-            if !failure.is_transient() {
-                return Err(failure);
-            }
-            self.outage.failed(&failure);
-            if !backoff.wait(&self.stop).await {
-                return Ok(None);
-            }
-        }
     }
 }

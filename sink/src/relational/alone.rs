@@ -16,9 +16,10 @@ use sqlx::postgres::PgConnection;
 use super::plan::{self, Change, Plan};
 use super::{Moved, Relational, Write, progress};
 use crate::batch::Batch;
-use crate::error::{Error, Refused};
+use crate::error::Error;
 use crate::parked::{Class, Parked, ParkedKeys};
 use crate::record::{Kind, Record};
+use crate::refused::Refused;
 use crate::statement::statements;
 use crate::target::{Claim, Done, Outcome};
 
