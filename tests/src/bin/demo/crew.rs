@@ -16,10 +16,32 @@ pub(crate) const PREFIX: &str = "demo";
 /// The groups that it has.
 pub(crate) const GROUPS: [&str; 2] = ["rdb", "redis"];
 
+/// One of the processes.
+pub(crate) struct Member {
+    tributary: Tributary,
+    /// Whether it is away because we wanted it so.
+    killed: bool,
+}
+
+impl Member {
+    /// `kill -9`.
+    pub(crate) async fn kill9(&mut self) -> Result<(), Error> {
+        self.killed = true;
+        self.tributary.kill9().await
+    }
+
+    /// Starts it again.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        self.tributary.restart()?;
+        self.killed = false;
+        Ok(())
+    }
+}
+
 /// All three.
 pub(crate) struct Crew {
-    pub(crate) source: Tributary,
-    pub(crate) sinks: [Tributary; 2],
+    pub(crate) source: Member,
+    pub(crate) sinks: [Member; 2],
     configuration: Configuration,
     folder: PathBuf,
 }
@@ -37,7 +59,10 @@ impl Crew {
             .environment("TRIBUTARY_TARGET__URL", &stage.databases.target.address().url(Role::Target, NEW_HOME))
             .environment("TRIBUTARY_TARGET__PASSWORD", Role::Target.password())
             .environment("TRIBUTARY_REDIS__URL", &stage.redis.address().url(0));
-        let member = |name, part| Tributary::start(name, part, configuration.clone(), folder);
+        let member = |name, part| {
+            let tributary = Tributary::start(name, part, configuration.clone(), folder)?;
+            Ok::<_, Error>(Member { tributary, killed: false })
+        };
         Ok(Crew {
             source: member("source", Part::Source)?,
             sinks: [member("first-sink", Part::Sink)?, member("second-sink", Part::Sink)?],
@@ -53,10 +78,11 @@ impl Crew {
 
     /// An error if one of them has ended by itself.
     pub(crate) fn all_run(&mut self) -> Result<(), Error> {
-        self.members().into_iter().try_for_each(|member| match member.ended() {
+        let mut alive = self.members().into_iter().filter(|member| !member.killed);
+        alive.try_for_each(|Member { tributary, .. }| match tributary.ended() {
             None => Ok(()),
             Some(status) => {
-                let (name, how, tail) = (member.name(), describe(status), member.tail());
+                let (name, how, tail) = (tributary.name(), describe(status), tributary.tail());
                 Err(Error::new(format!("the {name} ended by itself, {how}; its log ends:\n{tail}")))
             }
         })
@@ -64,21 +90,21 @@ impl Crew {
 
     /// The ends of their logs, for whoever must find out what went wrong.
     pub(crate) fn tails(&mut self) -> String {
-        self.members()
-            .into_iter()
-            .map(|member| format!("\n--- log of the {}\n{}", member.name(), member.tail()))
-            .collect()
+        let tail = |Member { tributary, .. }: &mut Member| {
+            format!("\n--- log of the {}\n{}", tributary.name(), tributary.tail())
+        };
+        self.members().into_iter().map(tail).collect()
     }
 
     /// Asks all three to end, and waits.
     pub(crate) async fn stop(&mut self) -> Result<(), Error> {
         for member in self.members() {
-            member.stop().await?;
+            member.tributary.stop().await?;
         }
         Ok(())
     }
 
-    fn members(&mut self) -> [&mut Tributary; 3] {
+    fn members(&mut self) -> [&mut Member; 3] {
         let Crew { source, sinks: [first, second], .. } = self;
         [source, first, second]
     }

@@ -21,7 +21,7 @@ use harness::{Error, supervisor};
 
 use crew::Crew;
 use narrator::Narrator;
-use stage::Stage;
+use stage::{Part, Stage};
 use traffic::Traffic;
 
 #[tokio::main]
@@ -76,11 +76,11 @@ async fn story(narrator: &Narrator, stage: &mut Stage<'_>, logs: &Path) -> Resul
     narrator.say("Starting tributary: one source, and two sinks that share the groups `rdb` and `redis`.");
     let mut crew = Crew::start(stage, logs)?;
 
-    stage.copied(&mut crew, 0.4).await?;
+    stage.copied(&mut crew, Part::Some).await?;
     narrator.say("In the middle of the copy: kill -9 of the source. It starts again and resumes.");
     crew.source.kill9().await?;
     crew.source.restart()?;
-    stage.copied(&mut crew, 0.995).await?;
+    stage.copied(&mut crew, Part::All).await?;
     stage.caught_up(&mut crew, "All is copied, and what changed meanwhile has arrived").await?;
 
     narrator.say("kill -9 of the first sink. The second one is to take over its partitions.");

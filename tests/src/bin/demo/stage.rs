@@ -7,6 +7,7 @@ use harness::Error;
 use harness::servers::{Durability, Kafka, Redis, Role};
 use harness::until::until;
 use schemas::topic::{group_id, of_table};
+use tokio_postgres::Client;
 
 use crate::crew::{Crew, GROUPS, PREFIX};
 use crate::databases::{Databases, MONOLITH, Table};
@@ -23,6 +24,16 @@ const BEACONS: i64 = 32;
 const ROWS: &str =
     "SELECT coalesce(sum(n_live_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname IN ('public', 'shop')";
 
+/// How much of the rows.
+#[derive(Clone, Copy)]
+pub(crate) enum Part {
+    /// The copy is well under way.
+    Some,
+    /// But for those that are being written now.
+    All,
+}
+
+/// The servers and what is known of them.
 pub(crate) struct Stage<'a> {
     narrator: &'a Narrator,
     pub(crate) databases: Databases,
@@ -43,27 +54,41 @@ impl<'a> Stage<'a> {
     pub(crate) async fn set(&mut self, logs: &Path) -> Result<(), Error> {
         self.databases.load(logs).await?;
         self.tables = self.databases.tables().await?;
-        let client = self.databases.read_source().await?;
-        let mut rows = 0;
-        for table in &self.tables {
-            rows += table.rows(&client).await?;
-        }
+        let rows = self.rows(&self.databases.read_source().await?).await?;
         self.narrator.say(format!("It has {} tables with {rows} rows.", self.tables.len()));
         self.narrator.say("The new database gets its schema by pg_dump --schema-only; tributary is to bring the rows.");
         self.databases.copy_schema(logs).await
     }
 
-    /// Waits until about this share of the monolith's rows is in the new database.
-    pub(crate) async fn copied(&self, crew: &mut Crew, share: f64) -> Result<(), Error> {
+    /// Waits until this part of the monolith's rows is in the new database.
+    pub(crate) async fn copied(&self, crew: &mut Crew, part: Part) -> Result<(), Error> {
         let (source, target) = (self.databases.read_source().await?, self.databases.read_target().await?);
         self.wait(crew, "the rows are copied", async || {
             let (here, there) = tokio::try_join!(source.query_one(ROWS, &[]), target.query_one(ROWS, &[]))
                 .map_err(Error::during("ask how many rows there are"))?;
             let (here, there): (i64, i64) = (here.get(0), there.get(0));
             self.narrator.show("rows copied", there, here);
-            Ok((there as f64 >= here as f64 * share).then_some(()).ok_or_else(|| format!("{there} of {here}")))
+            let enough = match part {
+                Part::Some => there > here * 4 / 10,
+                // Then it pays to count. Rows come and go meanwhile, and a few are always on their way.
+                Part::All => {
+                    there > here * 98 / 100 && {
+                        let (here, there) = tokio::try_join!(self.rows(&source), self.rows(&target))?;
+                        (here - there).abs() <= here / 2000
+                    }
+                }
+            };
+            Ok(enough.then_some(()).ok_or_else(|| format!("{there} of {here}")))
         })
         .await
+    }
+
+    async fn rows(&self, client: &Client) -> Result<i64, Error> {
+        let mut rows = 0;
+        for table in &self.tables {
+            rows += table.rows(client).await?;
+        }
+        Ok(rows)
     }
 
     /// Writes rows to the monolith and waits until they are in the new database: so is then all that was written before them.
@@ -71,8 +96,7 @@ impl<'a> Stage<'a> {
         let started = Instant::now();
         self.beacons += 1;
         let pattern = format!("beacon-{}-", self.beacons);
-        let write =
-            "INSERT INTO shop.coupons (code, percent, valid) SELECT $1 || n, 1, 'empty' FROM generate_series(1, $2) n";
+        let write = "INSERT INTO shop.coupons (code, percent, valid) SELECT $1::text || n, 1, 'empty' FROM generate_series(1, $2::bigint) n";
         let source = self.databases.source.address().connect(Role::Application, MONOLITH).await?;
         source.execute(write, &[&pattern, &BEACONS]).await.map_err(Error::during("write a beacon"))?;
         self.wait(crew, "the beacon arrives", async || {
