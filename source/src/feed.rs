@@ -202,6 +202,11 @@ impl Feed {
         &self.state
     }
 
+    /// What is left when the feed is done with.
+    pub fn into_state(self) -> State {
+        self.state
+    }
+
     /// How soon a commit is due.
     pub fn urgency(&self) -> Urgency {
         self.urgency

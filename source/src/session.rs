@@ -155,10 +155,7 @@ pub async fn run(
     let _guard = session.clone().drop_guard();
     let early = match start::state(kafka, prefix, stop).await? {
         Some(state) => state,
-        None => {
-            start::first(config, kafka, prefix, stop).await?;
-            start::state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?
-        }
+        None => start::first(config, kafka, prefix, stop).await?,
     };
     let client = postgres::connect(&config.postgres, "source").await?;
     let survey = setup::survey(&client, config).await?;

@@ -60,26 +60,28 @@ pub fn read_state(kafka: &kafka::Config, prefix: &str, stop: &dyn Fn() -> bool) 
     }
 }
 
-/// Makes everything for a source that has no state, and commits the first one.
+/// Makes everything for a source that has no state, and commits the first one. Returns it, since reading it back at once may
+/// find nothing yet.
 pub async fn first(
     config: &Config,
     kafka: &kafka::Config,
     prefix: &str,
     stop: &CancellationToken,
-) -> Result<(), Error> {
+) -> Result<State, Error> {
     let client = postgres::connect(&config.postgres, "setup").await?;
     // Two first starts at a time would make and drop each other's slot, so the second waits, and then finds a state.
     let lock =
         format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
     let locked = stop.run_until_cancelled(client.batch_execute(&lock)).await.ok_or(Error::Stopped)?;
     locked.map_err(|cause| postgres::Error::statement("take the lock of a first start", cause))?;
+    // A commit that was answered is not visible at once: its markers follow. Fencing waits for them, and ends what a
+    // predecessor left half done; only then is it certain that there is no state.
+    let publisher = fence(kafka, prefix, stop).await?;
+    if let Some(state) = state(kafka, prefix, stop).await? {
+        return Ok(state);
+    }
     let survey = setup::survey(&client, config).await?;
     let plan = plan(config, kafka, prefix, &survey, stop).await?;
-    // This also completes or aborts what a predecessor left half done: only then is it certain that there is no state.
-    let publisher = fence(kafka, prefix, stop).await?;
-    if state(kafka, prefix, stop).await?.is_some() {
-        return Ok(());
-    }
     for statement in &survey.publication {
         tracing::info!(publication = %config.publication, "making or completing the publication");
         let made = client.batch_execute(statement).await;
@@ -207,7 +209,7 @@ async fn commit_first(
     loads: &[(u32, u64)],
     client: postgres::Client,
     stop: &CancellationToken,
-) -> Result<(), Error> {
+) -> Result<State, Error> {
     let runtime = tokio::runtime::Handle::current();
     let catalog = catalog::Blocking { runtime, client: Arc::new(client), stop: stop.clone() };
     let confirmed = state.stream.flushed;
@@ -220,7 +222,8 @@ async fn commit_first(
         if snapshot == Snapshot::Initial {
             feed.begin_load(&uuid::Uuid::new_v4().simple().to_string(), &loads, now_ms(), &mut transaction)?;
         }
-        transaction.settle(&topic::of_state(&prefix), feed.take_records())
+        transaction.settle(&topic::of_state(&prefix), feed.take_records())?;
+        Ok(feed.into_state())
     };
     tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Panicked("the first commit"))?
 }
