@@ -23,7 +23,7 @@ async fn tables_are_copied_and_followed_while_they_are_written_to() {
     let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
     let mut run = world.start(Part::Run);
     run.ready(READY_WITHIN).await.expect("it streams");
-    writers.last(Duration::from_secs(5)).await.expect("the writers write");
+    writers.after(600).await.expect("the writers write");
     world.until_equal().await;
     world.check_topics().await;
     world.until_streams_agree().await;
@@ -43,7 +43,7 @@ async fn every_change_stands_in_the_topics_once() {
     audit::start(&source, &slot).await.expect("a slot for the audit");
     let pace = Pace { writers: 3, transactions_per_second: 50 };
     let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
-    writers.last(Duration::from_secs(4)).await.expect("the writers write");
+    writers.after(500).await.expect("the writers write");
     world.until_published().await;
     world.check_audit(&slot).await;
     publisher.stop().await.expect("it ends");

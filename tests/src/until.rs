@@ -15,6 +15,7 @@ where
     loop {
         // A check that hangs (a server stopped by a signal) must not outlast the deadline either.
         let left = deadline.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let asked = Instant::now();
         match tokio::time::timeout(left, check()).await {
             Ok(Ok(value)) => return Ok(value),
             Ok(Err(seen)) => state = seen,
@@ -23,7 +24,8 @@ where
         if Instant::now() >= deadline {
             return Err(Error::new(format!("not within {within:?}: {what}; last seen: {state}")));
         }
-        tokio::time::sleep(pause).await;
+        // A check that costs much is made less often: it takes the time of what it waits for.
+        tokio::time::sleep(pause.max(asked.elapsed()).min(Duration::from_secs(2))).await;
         pause = (pause * 2).min(Duration::from_millis(100));
     }
 }

@@ -7,6 +7,8 @@
 mod draw;
 mod shapes;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::Rng;
@@ -21,8 +23,12 @@ use tokio_util::sync::CancellationToken;
 use crate::Error;
 use crate::servers::{PostgresAddress, Role};
 use crate::table::Table;
+use crate::until::until;
 
 pub use shapes::{Shape, accounts, all, badges, documents, notes, oddly_named, order_lines, people, prices, tables};
+
+/// How long a number of transactions may take on a machine that has much else to do.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(180);
 
 /// How fast, and by how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,22 +52,24 @@ pub struct Totals {
 #[derive(Debug)]
 pub struct Workload {
     stop: CancellationToken,
+    committed: Arc<AtomicU64>,
     writers: Vec<JoinHandle<Result<Totals, Error>>>,
 }
 
 impl Workload {
     /// Sets writers to work on tables that exist.
     pub fn start(server: &PostgresAddress, database: &str, seed: u64, pace: Pace, shapes: &[Shape]) -> Workload {
-        let stop = CancellationToken::new();
+        let (stop, committed) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
         let writers = (0..pace.writers).map(|n| {
-            let (server, database, shapes, stop) = (server.clone(), database.to_owned(), shapes.to_vec(), stop.clone());
+            let (server, database, shapes) = (server.clone(), database.to_owned(), shapes.to_vec());
+            let (stop, committed) = (stop.clone(), committed.clone());
             tokio::spawn(async move {
                 let client = server.connect(Role::Application, &database).await?;
                 let random = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(n));
-                Writer { client, random, shapes, totals: Totals::default() }.run(pace, &stop).await
+                Writer { client, random, shapes, totals: Totals::default(), committed }.run(pace, &stop).await
             })
         });
-        Workload { writers: writers.collect(), stop }
+        Workload { writers: writers.collect(), committed, stop }
     }
 
     /// Lets the writers finish what they are at, and says what they have done.
@@ -76,9 +84,14 @@ impl Workload {
         Ok(totals)
     }
 
-    /// Writes for a time and stops.
-    pub async fn last(self, time: Duration) -> Result<Totals, Error> {
-        tokio::time::sleep(time).await;
+    /// Stops the writers once together they have committed so many transactions.
+    pub async fn after(self, transactions: u64) -> Result<Totals, Error> {
+        until("the writers have written enough", WRITTEN_WITHIN, async || {
+            let committed = self.committed.load(Ordering::Relaxed);
+            let failed = self.writers.iter().any(JoinHandle::is_finished);
+            if committed >= transactions || failed { Ok(()) } else { Err(format!("{committed} of {transactions}")) }
+        })
+        .await?;
         self.stop().await
     }
 }
@@ -101,6 +114,8 @@ struct Writer {
     random: ChaCha8Rng,
     shapes: Vec<Shape>,
     totals: Totals,
+    /// Of all writers together.
+    committed: Arc<AtomicU64>,
 }
 
 impl Writer {
@@ -128,7 +143,10 @@ impl Writer {
         let is_kept = self.random.random_range(0..20) > 0;
         script.push(if is_kept { "COMMIT" } else { "ROLLBACK" }.to_owned());
         match self.client.batch_execute(&script.join(";\n")).await {
-            Ok(()) if is_kept => self.totals.committed += 1,
+            Ok(()) if is_kept => {
+                self.totals.committed += 1;
+                self.committed.fetch_add(1, Ordering::Relaxed);
+            }
             Ok(()) => self.totals.rolled_back += 1,
             Err(cause) if is_conflict(&cause) => {
                 self.client.batch_execute("ROLLBACK").await.map_err(Error::during("roll back after a conflict"))?;

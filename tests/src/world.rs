@@ -3,7 +3,7 @@
 mod builder;
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio_postgres::Client;
 
@@ -46,6 +46,7 @@ pub struct World {
     folder: PathBuf,
     logs: Vec<PathBuf>,
     expected: Vec<String>,
+    began: Instant,
     finished: bool,
 }
 
@@ -243,6 +244,7 @@ impl World {
         }
         assert!(faults.is_empty(), "lines that this test has not listed (in {}):\n{faults}", self.folder.display());
         self.release().await;
+        println!("world {}: sound after {:.1} s", self.prefix, self.began.elapsed().as_secs_f64());
         // Kept only after a failure, for whoever looks into it.
         let _ = std::fs::remove_dir_all(&self.folder);
     }

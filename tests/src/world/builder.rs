@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use rand::Rng;
 
@@ -120,6 +121,7 @@ impl Builder {
     }
 
     async fn build(self) -> Result<World, Error> {
+        let began = Instant::now();
         let shared = Addresses::of_this_run()?;
         let seed = seed::draw();
         let prefix = prefix();
@@ -150,6 +152,7 @@ impl Builder {
             folder,
             logs: Vec::new(),
             expected: Vec::new(),
+            began,
             finished: false,
         };
         let made = self.lay_out(&mut world).await;
