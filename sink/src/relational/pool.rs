@@ -24,6 +24,8 @@ const SETTINGS: &[(&str, &str)] = &[
     ("enable_mergejoin", "off"),
     ("enable_seqscan", "off"),
     ("jit", "off"),
+    // The driver would log what a server says to everyone when it goes down; the error that follows tells it once.
+    ("client_min_messages", "error"),
 ];
 
 /// More statements than one group's tables give rise to.
