@@ -187,9 +187,7 @@ impl<T: Target> Worker<T> {
 impl<T: Target> Claimant<'_, T> {
     async fn run(mut self, mut segments: mpsc::UnboundedReceiver<Segment>) -> Result<Left, Error> {
         loop {
-            if !self.check()? {
-                return Ok(Left::Stopped);
-            }
+            self.check()?;
             self.go_on().await?;
             tokio::select! {
                 biased;
@@ -213,15 +211,15 @@ impl<T: Target> Claimant<'_, T> {
     }
 
     /// The first record tells whether the topic is the one that the progress speaks of.
-    fn check(&mut self) -> Result<bool, Error> {
+    fn check(&mut self) -> Result<(), Error> {
         if self.checked {
-            return Ok(true);
+            return Ok(());
         }
         let progress = self.progress;
         while self.backlog.peek().is_some_and(|record| record.offset < progress.last_offset) {
             self.backlog.step();
         }
-        let Some(record) = self.backlog.peek() else { return Ok(true) };
+        let Some(record) = self.backlog.peek() else { return Ok(()) };
         if progress.seq.0 == 0 && record.seq.0 != 1 {
             let (group, partition) = (self.worker.shared.config.name.clone(), self.worker.partition.clone());
             return Err(Error::NeedsLoad { group, partition, found: record.seq });
@@ -246,7 +244,7 @@ impl<T: Target> Claimant<'_, T> {
             }
         }
         self.checked = true;
-        Ok(true)
+        Ok(())
     }
 
     /// Makes the next batch ready if that is of use now, and sends one on its way if none is.
@@ -385,3 +383,6 @@ async fn ended(under_way: &mut Option<JoinHandle<Result<Option<Settled>, Error>>
         },
     }
 }
+
+#[cfg(test)]
+mod tests;
