@@ -94,7 +94,7 @@ pub(super) async fn parked_keys(
     Ok(keys)
 }
 
-/// Sets events aside.
+/// Sets events aside. One that stands there already, because a person had the partition go back, is the same one.
 pub(super) async fn park(
     connection: &mut PgConnection,
     group: &str,
@@ -107,7 +107,8 @@ pub(super) async fn park(
     let sql = "INSERT INTO tributary.parked (grp, topic, part, off, tbl, key, position, class, record, cause, sqlstate)
                SELECT $1, $2, $3, off, tbl, key, position, class, record::json, cause, sqlstate
                FROM unnest($4::int8[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
-                 AS v(off, tbl, key, position, class, record, cause, sqlstate)";
+                 AS v(off, tbl, key, position, class, record, cause, sqlstate)
+               ON CONFLICT (grp, topic, part, off) DO NOTHING";
     let text = |of: fn(&Parked) -> String| parked.iter().map(of).collect::<Vec<_>>();
     of_partition(sqlx::query(sql), group, partition)
         .bind(parked.iter().map(|it| it.offset).collect::<Vec<_>>())
