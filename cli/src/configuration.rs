@@ -106,6 +106,18 @@ mod tests {
     }
 
     #[test]
+    fn the_example_is_a_configuration_without_fault_and_the_one_that_the_readme_shows() {
+        let text = include_str!("../../examples/one-table.toml");
+        let example = read(text).expect("the example can be used as it stands");
+        assert_eq!(example.tables().len(), 1);
+        assert_eq!(example.target_tables(), example.tables());
+        let readme = include_str!("../../README.md");
+        for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            assert!(readme.contains(&format!("    {line}\n")), "the README does not show {line:?}");
+        }
+    }
+
+    #[test]
     fn sections_of_parts_that_do_not_run_here_may_be_left_out() {
         let text = "prefix = 'shop.'\n[kafka]\nbrokers = 'kafka://a:1'\n[target]\nurl = 'postgresql://u@h/d'\n\
                     [groups.rdb]\nto = 'postgres'\ntables = ['public.users']";

@@ -244,7 +244,7 @@ pub enum Error {
     },
 
     /// A first load meets rows.
-    #[error("{partition} offset {offset} begins the first load of {table}, and the target's table holds rows already: run TRUNCATE {} on the target, or let the source load in mode merge or replace", postgres::quote::table(.table))]
+    #[error("{partition} offset {offset} begins the first load of {table}, and the target's table holds rows already: run TRUNCATE {} on the target", postgres::quote::table(.table))]
     NotEmpty {
         /// The partition.
         partition: Partition,
