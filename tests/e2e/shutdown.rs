@@ -26,8 +26,8 @@ async fn sigterm_at_any_moment_ends_it_and_loses_nothing() {
     let mut random = ChaCha8Rng::seed_from_u64(world.seed);
     let mut run = world.start(Part::Run);
     for _ in 0..12 {
-        // It listens to signals from its first log line on.
-        run.logs("INFO", READY_WITHIN).await.expect("it begins");
+        // It listens to signals before it answers.
+        run.alive(READY_WITHIN).await.expect("it begins");
         sleep(Duration::from_millis(random.random_range(100..1500))).await;
         run.stop().await.expect("SIGTERM ends it with exit code 0");
         run.restart().expect("it starts again");

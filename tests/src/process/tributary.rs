@@ -148,14 +148,23 @@ impl Tributary {
 
     /// Waits until it says that it is ready (`/readyz`). An early end is reported at once.
     pub async fn ready(&mut self, within: Duration) -> Result<(), Error> {
-        let what = format!("{} is ready", self.name);
+        self.answers("/readyz", within).await
+    }
+
+    /// Waits until it says that it is alive (`/healthz`), whatever it is doing.
+    pub async fn alive(&mut self, within: Duration) -> Result<(), Error> {
+        self.answers("/healthz", within).await
+    }
+
+    async fn answers(&mut self, path: &str, within: Duration) -> Result<(), Error> {
+        let what = format!("{} answers {path} with 200", self.name);
         until(&what, within, async || {
             if let Some(status) = self.process.ended() {
                 let (name, tail) = (&self.name, self.process.tail());
                 return Ok(Err(Error::new(format!("{name} ended, {}; its log ends:\n{tail}", describe(status)))));
             }
-            let (code, body) = get(self.http, "/readyz").await.map_err(|cause| format!("/readyz: {cause}"))?;
-            if code == 200 { Ok(Ok(())) } else { Err(format!("/readyz: {code} {body}; log:\n{}", self.process.tail())) }
+            let (code, body) = get(self.http, path).await.map_err(|cause| format!("{path}: {cause}"))?;
+            if code == 200 { Ok(Ok(())) } else { Err(format!("{path}: {code} {body}; log:\n{}", self.process.tail())) }
         })
         .await?
     }
