@@ -81,20 +81,23 @@ async fn story(narrator: &Narrator, stage: &mut Stage<'_>, logs: &Path) -> Resul
     crew.source.kill9().await?;
     crew.source.restart()?;
     stage.copied(&mut crew, Part::All).await?;
-    stage.caught_up(&mut crew, "All is copied, and what changed meanwhile has arrived").await?;
+    stage.caught_up(&mut crew).await?;
+    narrator.say("All is copied, and what changed meanwhile has arrived.");
 
     narrator.say("kill -9 of the first sink. The second one is to take over its partitions.");
     crew.sinks[0].kill9().await?;
-    stage.caught_up(&mut crew, "It did").await?;
+    let outage = stage.caught_up(&mut crew).await?;
+    narrator.say(format!("It did, and is caught up {:.1} s after the kill.", outage.as_secs_f64()));
     crew.sinks[0].restart()?;
 
     narrator.say("The first sink comes back. kill -9 of the new database's server, and start it again.");
     stage.databases.target.kill9().await?;
     stage.databases.target.restart().await?;
-    stage.caught_up(&mut crew, "The sinks have found it again and caught up").await?;
+    let outage = stage.caught_up(&mut crew).await?;
+    narrator.say(format!("The sinks have found it, and caught up {:.1} s after it was back.", outage.as_secs_f64()));
 
     let transactions = traffic.stop().await?;
     narrator.say(format!("The traffic stops after {transactions} transactions. The last of them are on their way."));
-    stage.drained(&mut crew).await?;
+    stage.caught_up(&mut crew).await?;
     Ok(crew)
 }

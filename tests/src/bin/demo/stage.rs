@@ -4,25 +4,26 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use harness::Error;
-use harness::servers::{Durability, Kafka, Redis, Role};
+use harness::servers::{Durability, Kafka, Redis};
 use harness::until::until;
 use schemas::topic::{group_id, of_table};
 use tokio_postgres::Client;
 
 use crate::crew::{Crew, GROUPS, PREFIX};
-use crate::databases::{Databases, MONOLITH, Table};
+use crate::databases::{Databases, Table};
 use crate::lag;
 use crate::narrator::Narrator;
 
 /// How long one step may take before the demo has failed, on a machine that does other things too.
 const STEP: Duration = Duration::from_secs(300);
 
-/// Rows that are written together to see when they arrive: enough to stand in every partition of their topic.
-const BEACONS: i64 = 32;
-
 /// How many rows stand in all tables, as the statistics say: asked often, and to count them takes too long for that.
 const ROWS: &str =
     "SELECT coalesce(sum(n_live_tup), 0)::bigint FROM pg_stat_user_tables WHERE schemaname IN ('public', 'shop')";
+
+/// How much of the monolith's log before a place the slot has not passed.
+const UNCONFIRMED: &str =
+    "SELECT pg_wal_lsn_diff($1::text::pg_lsn, min(confirmed_flush_lsn))::bigint FROM pg_replication_slots";
 
 /// How much of the rows.
 #[derive(Clone, Copy)]
@@ -40,14 +41,13 @@ pub(crate) struct Stage<'a> {
     pub(crate) kafka: Kafka,
     pub(crate) redis: Redis,
     pub(crate) tables: Vec<Table>,
-    beacons: u32,
 }
 
 impl<'a> Stage<'a> {
     pub(crate) async fn start(narrator: &'a Narrator) -> Result<Stage<'a>, Error> {
         let (databases, kafka, redis) =
             tokio::try_join!(Databases::start(), Kafka::start(1), Redis::start(Durability::Relaxed))?;
-        Ok(Stage { narrator, databases, kafka, redis, tables: Vec::new(), beacons: 0 })
+        Ok(Stage { narrator, databases, kafka, redis, tables: Vec::new() })
     }
 
     /// Fills the monolith, and gives the new database its schema and nothing else.
@@ -91,49 +91,33 @@ impl<'a> Stage<'a> {
         Ok(rows)
     }
 
-    /// Writes rows to the monolith and waits until they are in the new database: so is then all that was written before them.
-    pub(crate) async fn caught_up(&mut self, crew: &mut Crew, sentence: &str) -> Result<(), Error> {
+    /// Waits until all that the monolith has committed by now is where it belongs: the slot has passed it, and both groups
+    /// have passed all that stands in the topics then.
+    pub(crate) async fn caught_up(&self, crew: &mut Crew) -> Result<Duration, Error> {
         let started = Instant::now();
-        self.beacons += 1;
-        let pattern = format!("beacon-{}-", self.beacons);
-        let write = "INSERT INTO shop.coupons (code, percent, valid) SELECT $1::text || n, 1, 'empty' FROM generate_series(1, $2::bigint) n";
-        let source = self.databases.source.address().connect(Role::Application, MONOLITH).await?;
-        source.execute(write, &[&pattern, &BEACONS]).await.map_err(Error::during("write a beacon"))?;
-        self.wait(crew, "the beacon arrives", async || {
-            let target = self.databases.read_target().await?;
-            let read = "SELECT count(*) FROM shop.coupons WHERE starts_with(code, $1)";
-            let row = target.query_one(read, &[&pattern]).await.map_err(Error::during("look for the beacon"))?;
-            let there: i64 = row.get(0);
-            self.narrator.show("rows of a beacon arrived", there, BEACONS);
-            Ok((there == BEACONS).then_some(()).ok_or_else(|| format!("{there} of {BEACONS} rows")))
-        })
-        .await?;
-        self.narrator.say(format!("{sentence} ({:.1} s).", started.elapsed().as_secs_f64()));
-        Ok(())
-    }
-
-    /// Waits until nothing is under way any more: the slot stands at the end, and both groups have read every topic to its end.
-    pub(crate) async fn drained(&self, crew: &mut Crew) -> Result<(), Error> {
         let source = self.databases.read_source().await?;
         let here = source.query_one("SELECT pg_current_wal_lsn()::text", &[]).await;
         let end: String = here.map_err(Error::during("ask where the monolith's log ends"))?.get(0);
         self.wait(crew, "the source has published all", async || {
-            let read = "SELECT (pg_wal_lsn_diff($1::text::pg_lsn, min(confirmed_flush_lsn)))::bigint FROM pg_replication_slots";
-            let row = source.query_one(read, &[&end]).await.map_err(Error::during("look at the slot"))?;
+            let row = source.query_one(UNCONFIRMED, &[&end]).await.map_err(Error::during("look at the slot"))?;
             let left: Option<i64> = row.get(0);
             let left = left.ok_or_else(|| Error::new("the slot is gone"))?;
             Ok((left <= 0).then_some(()).ok_or_else(|| format!("{left} bytes are left")))
         })
         .await?;
-        let topics: Vec<String> = self.tables.iter().map(|table| of_table(PREFIX, &table.name)).collect();
+        let topics = self.tables.iter().map(|table| of_table(PREFIX, &table.name)).collect();
+        let ends = lag::ends(self.kafka.addresses(), topics).await?;
         for group in GROUPS {
-            self.wait(crew, &format!("the group {group} has passed everything"), async || {
-                let left = lag::of(self.kafka.addresses(), group_id(PREFIX, group), topics.clone()).await?;
+            let mut most = 0;
+            self.wait(crew, &format!("the group {group} has passed all"), async || {
+                let left = lag::of(self.kafka.addresses(), group_id(PREFIX, group), ends.clone()).await?;
+                most = most.max(left);
+                self.narrator.show(&format!("records passed by the group {group}"), most - left, most);
                 Ok((left == 0).then_some(()).ok_or_else(|| format!("{left} records are left")))
             })
             .await?;
         }
-        Ok(())
+        Ok(started.elapsed())
     }
 
     pub(crate) async fn stop(mut self) -> Result<(), Error> {
