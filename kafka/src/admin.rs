@@ -200,7 +200,13 @@ impl Admin {
                 let (start, end) = probe.client().fetch_watermarks(&name, partition, REQUEST_TIMEOUT)?;
                 Ok(Offsets { start, end })
             };
-            (0..partitions).map(of).collect::<KafkaResult<Vec<_>>>()
+            let all = || (0..partitions).map(of).collect::<KafkaResult<Vec<_>>>();
+            all().or_else(|_| {
+                // librdkafka can go on believing what it last knew of the leaders, for minutes after the brokers are back:
+                // asking for the topic itself makes it look again.
+                probe.client().fetch_metadata(Some(&name), REQUEST_TIMEOUT)?;
+                all()
+            })
         });
         answer.await.map_err(|error| self.failed(format!("read the offsets of {topic}"), error.into()))
     }
