@@ -48,9 +48,17 @@ async fn a_zombie_writes_nothing_and_the_other_goes_on() {
     first.restart().expect("the first comes back");
     both_own(&world, &target, [first.id(), second.id()]).await;
 
+    // Put to sleep with a batch in its hands: its transaction was under way, and it will want to do it again.
+    let lock = world.target(Role::Superuser).await;
+    lock.batch_execute("BEGIN; LOCK TABLE counters IN SHARE MODE").await.expect("the lock is free");
+    every_partition_waits(&world, &target).await;
     second.freeze();
+    let cut =
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1";
+    target.execute(cut, &[&Role::Target.name()]).await.expect("the target cuts the connections");
+    lock.batch_execute("COMMIT").await.expect("the lock is let go");
     goes_on(&world, &target, first.id()).await;
-    // It wakes among batches that it had begun, and believes that it owns what it has lost.
+    // It wakes and believes that it owns what it has lost.
     second.thaw();
     both_own(&world, &target, [first.id(), second.id()]).await;
 
@@ -84,6 +92,18 @@ async fn progress(target: &Client) -> Result<BTreeMap<i32, (String, i64)>, Strin
     let sql = "SELECT part, coalesce(owner, ''), next_offset FROM tributary.progress ORDER BY part";
     let rows = target.query(sql, &[]).await.map_err(|cause| cause.to_string())?;
     Ok(rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect())
+}
+
+/// Every partition has a batch under way that waits for a lock.
+async fn every_partition_waits(world: &World, target: &Client) {
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1 AND wait_event_type = 'Lock'";
+    world
+        .until("a batch of every partition waits", Duration::from_secs(90), async || {
+            let row = target.query_one(sql, &[&Role::Target.name()]).await.map_err(|cause| cause.to_string())?;
+            let (waiting, partitions): (i64, usize) = (row.get(0), progress(target).await?.len());
+            if waiting >= partitions as i64 { Ok(()) } else { Err(format!("{waiting} of {partitions} wait")) }
+        })
+        .await;
 }
 
 fn is_of(owner: &str, process: u32) -> bool {
