@@ -5,6 +5,7 @@ use schemas::state::{Load, LoadTable};
 use schemas::write::{Before, Change, Origin, Transaction as Of};
 use schemas::{CONTRACT, Operation, Position};
 
+use super::row::At;
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
 use crate::range;
@@ -86,11 +87,11 @@ impl Feed {
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         let known = Known::new(relation, topic);
-        self.announce(&known, transaction, place, outbox)?;
+        self.announce(At { known: &known, transaction, position: place }, outbox)?;
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {
             position.n += 1;
-            self.publish_row(&known, transaction, position, chunk, row, outbox)?;
+            self.publish_row(At { known: &known, transaction, position }, chunk, row, outbox)?;
         }
         let rows = u64::from(position.n - place.n);
         position.n += 1;
@@ -99,20 +100,12 @@ impl Feed {
         Ok(rows)
     }
 
-    fn publish_row(
-        &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
-        chunk: &Chunk,
-        row: usize,
-        outbox: &mut dyn Outbox,
-    ) -> Result<(), Error> {
+    fn publish_row(&mut self, at: At<'_>, chunk: &Chunk, row: usize, outbox: &mut dyn Outbox) -> Result<(), Error> {
         let cells = chunk.rows.row(row);
         let change = Change {
             operation: Operation::Read,
-            position,
-            transaction: transaction.of,
+            position: at.position,
+            transaction: at.transaction.of,
             origin: Origin::Load,
             before: Before::None,
             after: Some(&cells),
@@ -120,7 +113,7 @@ impl Feed {
             reselected: &[],
             now_ms: self.now_ms,
         };
-        self.publish(known, transaction, &change, &cells, outbox)
+        self.publish(at, &change, &cells, outbox)
     }
 
     /// Records the chunk's range as done; with the last one the load of the table ends, at `end`.

@@ -4,7 +4,8 @@ use schemas::event::{Control, ControlTable};
 use schemas::write::{ControlEvent, Transaction as Of};
 use schemas::{Lsn, Position, header};
 
-use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
+use super::row::At;
+use super::{Feed, Outbox, Outcome, Urgency};
 use crate::Error;
 use crate::window::{ChunkId, Kind};
 
@@ -35,19 +36,11 @@ impl Feed {
     }
 
     /// In front of the first row of a relation, and of the first after every change of it, stands its description.
-    pub(super) fn announce(
-        &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
-        outbox: &mut dyn Outbox,
-    ) -> Result<(), Error> {
-        let relation = &known.relation;
-        let table = self
-            .state
-            .table(relation.oid)
-            .ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
-        let position = Position { n: 0, ..position };
+    pub(super) fn announce(&mut self, at: At<'_>, outbox: &mut dyn Outbox) -> Result<(), Error> {
+        let (relation, transaction) = (&at.known.relation, at.transaction);
+        let position = Position { n: 0, ..at.position };
+        let table = self.state.table(relation.oid);
+        let table = table.ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
         if table.fingerprint == relation.fingerprint || !self.is_new(position) {
             return Ok(());
         }

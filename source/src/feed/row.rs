@@ -19,6 +19,25 @@ pub(super) enum Row<'a> {
     Delete(Old<'a>),
 }
 
+/// One change under way: of which relation, in which transaction, and where it stands.
+#[derive(Clone, Copy)]
+pub(super) struct At<'a> {
+    pub(super) known: &'a Known,
+    pub(super) transaction: &'a Transaction,
+    pub(super) position: Position,
+}
+
+impl At<'_> {
+    /// Without its whole key a row cannot be placed.
+    fn complete(&self, cells: &[Cell<'_>]) -> Result<(), Error> {
+        let relation = &self.known.relation;
+        if relation.knows_key(cells) {
+            return Ok(());
+        }
+        Err(Error::IncompleteRow { table: relation.name.clone(), at: self.position.change })
+    }
+}
+
 impl Row<'_> {
     /// How many cells each of its tuples has.
     fn widths(&self) -> impl Iterator<Item = usize> {
@@ -42,120 +61,103 @@ impl Feed {
         if row.widths().any(|width| width != known.relation.columns.len()) {
             return Err(Error::IncompleteRow { table: known.relation.name.clone(), at: start });
         }
+        let at = At { known: &known, transaction: &transaction, position };
         match row {
             Row::Insert(new) => {
-                self.complete(&known, &new, start)?;
-                self.create(&known, &transaction, position, &new, None, outbox)?;
+                at.complete(&new)?;
+                self.create(at, &new, None, outbox)?;
             }
             Row::Delete(Old::None) => return Err(Error::NoOldKey { table: known.relation.name.clone(), at: start }),
-            Row::Delete(Old::Key(old)) => {
-                self.delete(&known, &transaction, position, Before::Key(&old), &old, outbox)?
-            }
-            Row::Delete(Old::Row(old)) => {
-                self.delete(&known, &transaction, position, Before::Row(&old), &old, outbox)?
-            }
-            Row::Update(Old::None, new) => {
-                self.update(&known, &transaction, position, Before::Key(&new), &new, outbox)?;
-            }
+            Row::Delete(Old::Key(old)) => self.delete(at, Before::Key(&old), &old, outbox)?,
+            Row::Delete(Old::Row(old)) => self.delete(at, Before::Row(&old), &old, outbox)?,
+            Row::Update(Old::None, new) => self.update(at, Before::Key(&new), &new, outbox)?,
             // An unchanged key that is stored out of line comes as old key, and the new row calls it unchanged.
             Row::Update(Old::Key(old), mut new) => {
                 known.relation.key.iter().for_each(|i| fill(&mut new[*i], old[*i]));
-                self.update_from(&known, &transaction, position, Before::Key(&old), &old, &new, outbox)?;
+                self.update_from(at, Before::Key(&old), &old, &new, outbox)?;
             }
             Row::Update(Old::Row(old), mut new) => {
                 new.iter_mut().zip(&old).for_each(|(new, old)| fill(new, *old));
-                self.update_from(&known, &transaction, position, Before::Row(&old), &old, &new, outbox)?;
+                self.update_from(at, Before::Row(&old), &old, &new, outbox)?;
             }
         }
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one change, taken apart")]
     fn update_from(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         before: Before<'_>,
         old: &[Cell<'_>],
         new: &[Cell<'_>],
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         // The old key alone proves nothing: only different text is another key.
-        if known.relation.key_differs(old, new) {
-            self.moved(known, transaction, position, before, old, new, outbox)
+        if at.known.relation.key_differs(old, new) {
+            self.moved(at, before, old, new, outbox)
         } else {
-            self.update(known, transaction, position, before, new, outbox)
+            self.update(at, before, new, outbox)
         }
     }
 
     fn update(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         before: Before<'_>,
         new: &[Cell<'_>],
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        self.complete(known, new, position.change)?;
-        let change = self.change(transaction, position, Operation::Update, before, Some(new));
-        self.publish(known, transaction, &change, new, outbox)?;
+        at.complete(new)?;
+        let change = self.change(at, Operation::Update, before, Some(new));
+        self.publish(at, &change, new, outbox)?;
         if new.contains(&Cell::Unchanged) {
-            self.patched(known, transaction, new);
+            self.patched(at, new);
         } else {
-            self.superseded(known, transaction, new);
+            self.superseded(at, new);
         }
         Ok(())
     }
 
     fn delete(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         before: Before<'_>,
         old: &[Cell<'_>],
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        self.complete(known, old, position.change)?;
-        let change = self.change(transaction, position, Operation::Delete, before, None);
-        self.publish(known, transaction, &change, old, outbox)?;
-        self.superseded(known, transaction, old);
+        at.complete(old)?;
+        let change = self.change(at, Operation::Delete, before, None);
+        self.publish(at, &change, old, outbox)?;
+        self.superseded(at, old);
         Ok(())
     }
 
     /// A row that changed its key leaves one partition and comes to another: a delete that names where to, a create that
     /// names where from.
-    #[expect(clippy::too_many_arguments, reason = "one change, taken apart")]
     fn moved(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         before: Before<'_>,
         old: &[Cell<'_>],
         new: &[Cell<'_>],
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        self.complete(known, old, position.change)?;
-        self.complete(known, new, position.change)?;
-        let mut left = self.change(transaction, position, Operation::Delete, before, None);
+        at.complete(old)?;
+        at.complete(new)?;
+        let mut left = self.change(at, Operation::Delete, before, None);
         left.moved = Some(new);
-        self.publish(known, transaction, &left, old, outbox)?;
-        self.superseded(known, transaction, old);
+        self.publish(at, &left, old, outbox)?;
+        self.superseded(at, old);
 
-        let position = self.place(position.commit, position.change);
-        self.create(known, transaction, position, new, Some(old), outbox)
+        let position = self.place(at.position.commit, at.position.change);
+        self.create(At { position, ..at }, new, Some(old), outbox)
     }
 
     /// A row that was not there under its key. What the stream did not carry of it is read from the server: a moved row
     /// keeps its untouched values out of line, and so does one that an update brought into a row filter.
     fn create(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         new: &[Cell<'_>],
         moved_from: Option<&[Cell<'_>]>,
         outbox: &mut dyn Outbox,
@@ -164,8 +166,9 @@ impl Feed {
         let mut row = new.to_vec();
         let mut reselected: &[usize] = &[];
         let selected;
-        if !missing.is_empty() && self.is_new(position) {
-            let wanted = Reselect { relation: &known.relation, row: new, columns: &missing, xid: transaction.xid() };
+        if !missing.is_empty() && self.is_new(at.position) {
+            let wanted =
+                Reselect { relation: &at.known.relation, row: new, columns: &missing, xid: at.transaction.xid() };
             selected = self.catalog.reselect(&wanted)?;
             // A row that is gone although this is visible: its delete or next move follows in the stream.
             if let Some(values) = &selected {
@@ -175,26 +178,25 @@ impl Feed {
                 reselected = &missing;
             }
         }
-        let mut came = self.change(transaction, position, Operation::Create, Before::None, Some(&row));
+        let mut came = self.change(at, Operation::Create, Before::None, Some(&row));
         came.moved = moved_from;
         came.reselected = reselected;
-        self.publish(known, transaction, &came, &row, outbox)?;
-        self.superseded(known, transaction, new);
+        self.publish(at, &came, &row, outbox)?;
+        self.superseded(at, new);
         Ok(())
     }
 
     fn change<'a>(
         &self,
-        transaction: &Transaction,
-        position: Position,
+        at: At<'_>,
         operation: Operation,
         before: Before<'a>,
         after: Option<&'a [Cell<'a>]>,
     ) -> Change<'a> {
         Change {
             operation,
-            position,
-            transaction: transaction.of,
+            position: at.position,
+            transaction: at.transaction.of,
             origin: Origin::Stream,
             before,
             after,
@@ -208,17 +210,16 @@ impl Feed {
     /// the topic already.
     pub(super) fn publish(
         &mut self,
-        known: &Known,
-        transaction: &Transaction,
+        at: At<'_>,
         change: &Change<'_>,
         key_cells: &[Cell<'_>],
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        if !self.is_new(change.position) {
+        if !self.is_new(at.position) {
             return Ok(());
         }
-        self.announce(known, transaction, change.position, outbox)?;
-        let relation = &known.relation;
+        self.announce(at, outbox)?;
+        let (known, relation) = (at.known, &at.known.relation);
         let mut buffers = std::mem::take(&mut self.buffers);
         let Buffers { key, canonical, value, .. } = &mut buffers;
         [&mut *key, &mut *canonical, &mut *value].into_iter().for_each(Vec::clear);
@@ -234,13 +235,13 @@ impl Feed {
         let (key, value) = (std::mem::take(&mut buffers.key), std::mem::take(&mut buffers.value));
         self.buffers = buffers;
         let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, known.fingerprint.as_bytes())];
-        let place = (known.topic, partition, change.position);
+        let place = (known.topic, partition, at.position);
         self.send(place, Some(&key), Some(&value), &schema, outbox)?;
         if change.operation == Operation::Delete && self.label.tombstones {
             self.send(place, Some(&key), None, &[], outbox)?;
         }
         (self.buffers.key, self.buffers.value) = (key, value);
-        self.acted(change.position, transaction);
+        self.acted(at.position, at.transaction);
         Ok(())
     }
 
@@ -265,20 +266,12 @@ impl Feed {
         outbox.send(Record { topic: &topic.name, partition, key, value, headers: &headers[..count] })
     }
 
-    /// Without its whole key a row cannot be placed.
-    fn complete(&self, known: &Known, cells: &[Cell<'_>], at: Lsn) -> Result<(), Error> {
-        if known.relation.knows_key(cells) {
-            return Ok(());
-        }
-        Err(Error::IncompleteRow { table: known.relation.name.clone(), at })
+    fn superseded(&mut self, at: At<'_>, cells: &[Cell<'_>]) {
+        self.touch(at, cells, Kind::Superseded);
     }
 
-    fn superseded(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>]) {
-        self.touch(known, transaction, cells, Kind::Superseded);
-    }
-
-    fn patched(&mut self, known: &Known, transaction: &Transaction, cells: &[Cell<'_>]) {
-        self.touch(known, transaction, cells, |key| {
+    fn patched(&mut self, at: At<'_>, cells: &[Cell<'_>]) {
+        self.touch(at, cells, |key| {
             let value = |(i, cell): (usize, &Cell<'_>)| match cell {
                 Cell::Unchanged => None,
                 Cell::Null => Some((i, None)),
@@ -288,18 +281,12 @@ impl Feed {
         });
     }
 
-    fn touch(
-        &mut self,
-        known: &Known,
-        transaction: &Transaction,
-        cells: &[Cell<'_>],
-        kind: impl FnOnce(Box<[u8]>) -> Kind,
-    ) {
-        let oid = known.relation.oid;
-        if self.windows.watches(oid) {
+    fn touch(&mut self, at: At<'_>, cells: &[Cell<'_>], kind: impl FnOnce(Box<[u8]>) -> Kind) {
+        let relation = &at.known.relation;
+        if self.windows.watches(relation.oid) {
             let mut key = Vec::new();
-            known.relation.template.key(cells, &mut key);
-            self.touched(oid, transaction.xid(), kind(key.into()));
+            relation.template.key(cells, &mut key);
+            self.touched(relation.oid, at.transaction.xid(), kind(key.into()));
         }
     }
 }
