@@ -75,7 +75,7 @@ impl Relational {
             owner: owner.to_owned(),
             tables: config.tables.clone(),
             on_error: config.on_error,
-            pool: Pool::new(target, &config.name, config.connections),
+            pool: Pool::new(target, config),
             catalog: Catalog::default(),
         }
     }

@@ -10,6 +10,7 @@ use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::config::Group;
 use crate::error::Error;
 
 /// Settings of our sessions beside the pinned ones.
@@ -18,7 +19,6 @@ use crate::error::Error;
 /// scan it when it is full, and planning anew for every batch costs more than it finds.
 const SETTINGS: &[(&str, &str)] = &[
     ("lock_timeout", "30s"),
-    ("idle_in_transaction_session_timeout", "60s"),
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_hashjoin", "off"),
     ("enable_mergejoin", "off"),
@@ -65,12 +65,12 @@ impl Lease<'_> {
 }
 
 impl Pool {
-    pub(crate) fn new(config: &postgres::Config, group: &str, connections: usize) -> Pool {
+    pub(crate) fn new(config: &postgres::Config, group: &Group) -> Pool {
         Pool {
-            options: options(config, &format!("sink {group}")),
+            options: options(config, group),
             connect_timeout: config.connect_timeout,
             display: config.display(),
-            permits: Semaphore::new(connections),
+            permits: Semaphore::new(group.connections),
             idle: Mutex::default(),
             replica: AtomicBool::new(false),
             told: AtomicBool::new(false),
@@ -132,7 +132,10 @@ impl Pool {
     }
 }
 
-fn options(config: &postgres::Config, purpose: &str) -> PgConnectOptions {
+fn options(config: &postgres::Config, group: &Group) -> PgConnectOptions {
+    let purpose = format!("sink {}", group.name);
+    // Whoever is taken for dead must not hold its rows any longer than that: the next owner waits for them.
+    let idle = ("idle_in_transaction_session_timeout", format!("{}ms", group.session_timeout.as_millis()));
     let mode = match config.tls.mode {
         SslMode::Disable => PgSslMode::Disable,
         SslMode::Require => PgSslMode::Require,
@@ -146,10 +149,11 @@ fn options(config: &postgres::Config, purpose: &str) -> PgConnectOptions {
         .database(&config.database)
         .ssl_mode(mode)
         .statement_cache_capacity(STATEMENTS_MAX)
-        .application_name(&settings::application_name(purpose))
+        .application_name(&settings::application_name(&purpose))
         // The driver sends a weaker value of its own otherwise, and that would win.
         .extra_float_digits(3)
         .options(settings::PINNED.iter().chain(SETTINGS).copied())
+        .options([idle])
         .disable_statement_logging();
     if !config.password.is_empty() {
         options = options.password(config.password.expose());
