@@ -121,6 +121,15 @@ impl Tail {
         Ok(Tail { consumer, topic: topic.to_owned(), partitions })
     }
 
+    /// The offset behind the last record that each partition has at this moment, by partition.
+    fn ends(&self) -> Result<Vec<i64>, Error> {
+        let end = |partition| match self.consumer.fetch_watermarks(&self.topic, partition, REQUEST_TIMEOUT) {
+            Ok((_, end)) => Ok(end),
+            Err(error) => Err(read(&self.topic, Some(partition), error)),
+        };
+        (0..self.partitions).map(end).collect()
+    }
+
     /// The number of partitions that are followed.
     pub fn partitions(&self) -> i32 {
         self.partitions
@@ -158,12 +167,18 @@ pub fn read_all<E: From<Error>>(
 ) -> Result<(), E> {
     let mut tail = Tail::start(config, topic, isolation)?;
     let mut records = 0_u64;
-    let mut ended = vec![false; usize::try_from(tail.partitions()).unwrap_or(0)];
+    // While somebody writes all the time a reader never catches up, so what counts is the end as it was when we began.
+    let ends = tail.ends()?;
+    let mut ended = vec![false; ends.len()];
     while ended.contains(&false) {
         match tail.next(STEP)? {
             Some(Event::Record(record)) => {
                 each(&record)?;
                 records += 1;
+                let partition = usize::try_from(record.partition()).unwrap_or(usize::MAX);
+                if ends.get(partition).is_some_and(|end| record.offset() + 1 >= *end) {
+                    ended[partition] = true;
+                }
                 if records.is_multiple_of(4_096) && stop() {
                     return Err(Error::Stopped("read a topic").into());
                 }

@@ -1,6 +1,6 @@
 //! The promises of this crate against a real broker: what is visible when, who is fenced, what is refused.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::stack::Addresses;
@@ -354,6 +354,34 @@ async fn a_plain_producer_tells_what_became_of_each_record() {
         "a refused record stands alone: {done:?}"
     );
     assert_eq!(seen(&config, &topic), ["0:a", "0:b"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_written_to_all_the_time_has_an_end() {
+    let config = config();
+    let topic = topic(&config, "busy", 1, &[]).await;
+    let mut publisher = publisher(&config, &topic);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0.. {
+                publisher.begin().expect("the last one is committed");
+                publisher.send(&text(&topic, 0, &round.to_string()), NEVER).expect("there is room");
+                publisher.commit(NEVER).expect("the broker is there");
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        let began = Instant::now();
+        let each = |_: &kafka::topic::Record<'_>| match began.elapsed() {
+            elapsed if elapsed > Duration::from_secs(20) => Err(Error::Stopped("find the end of a topic")),
+            _ => Ok(()),
+        };
+        let read = (0..5).try_for_each(|_| read_all(&config, &topic, Isolation::ReadCommitted, NEVER, each));
+        stop.store(true, Ordering::Relaxed);
+        read.expect("what was written meanwhile is another reading's");
+    });
 }
 
 #[tokio::test(flavor = "multi_thread")]
