@@ -172,6 +172,9 @@ pub enum Error {
     /// The thread of the stream or of the publisher could not be started.
     #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
+    /// No failure: what stands is committed, and the session ends so that the next one begins from it. Why, in words.
+    #[error("{0}")]
+    Again(String),
     /// We were asked to stop.
     #[error("stopped")]
     Stopped,
@@ -184,6 +187,8 @@ pub enum Severity {
     Transient,
     /// Going on would be wrong: stop, and tell a person what to do.
     Fatal,
+    /// No failure: drop producer and walsender, and begin again at once from what is committed.
+    Again,
     /// No failure: we were asked to.
     Stop,
 }
@@ -193,6 +198,7 @@ impl Error {
     pub fn severity(&self) -> Severity {
         match self {
             Error::Stopped => Severity::Stop,
+            Error::Again(_) => Severity::Again,
             Error::Kafka(error) if error.is_stop() => Severity::Stop,
             Error::Standby(_) => Severity::Transient,
             Error::Kafka(error) if error.is_transient() => Severity::Transient,

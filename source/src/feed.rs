@@ -143,6 +143,8 @@ pub struct Feed {
     /// The last change's own address, and how many share it so far.
     last: (Lsn, u32),
     urgency: Urgency,
+    /// Why the session is to end when this is committed.
+    ending: Option<String>,
     now_ms: i64,
     buffers: Buffers,
 }
@@ -191,6 +193,7 @@ impl Feed {
             transaction: None,
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
+            ending: None,
             now_ms: 0,
             buffers: Buffers::default(),
         }
@@ -210,6 +213,12 @@ impl Feed {
     /// How soon a commit is due.
     pub fn urgency(&self) -> Urgency {
         self.urgency
+    }
+
+    /// Why the session has to end as soon as the records last taken are committed, and the next one to begin from them.
+    /// While there is a reason, the feed must be given nothing more.
+    pub fn ending(&self) -> Option<&str> {
+        self.ending.as_deref()
     }
 
     /// The records that complete the open Kafka transaction.
@@ -349,6 +358,13 @@ impl Feed {
 
     fn is_new(&self, position: Position) -> bool {
         position > self.state.stream.position
+    }
+
+    /// What stands is to be committed, and then everything begins again from it.
+    #[allow(dead_code)]
+    fn begin_again(&mut self, why: impl Into<String>) {
+        self.ending = Some(why.into());
+        self.urgency = Urgency::Now;
     }
 
     fn acted(&mut self, position: Position, transaction: &Transaction) {

@@ -28,7 +28,8 @@ mod topics;
 mod visibility;
 mod window;
 
-use std::time::Instant;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 use service::http::Health;
 use service::retry::{Backoff, Outage};
@@ -39,6 +40,11 @@ use session::Phase;
 pub use config::{Config, Snapshot, Topics};
 pub use error::{Error, Severity};
 pub use state::State;
+
+/// So many sessions may end on purpose and be followed at once by another …
+const AGAIN_MAX: usize = 10;
+/// … within this time. One that never comes to rest must not keep server and brokers busy with nothing but beginnings.
+const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Runs the source until `stop` is cancelled or something happens that no retry can cure.
 ///
@@ -55,6 +61,7 @@ pub async fn run(
     let mut backoff = Backoff::new();
     let mut outage = Outage::new("publish");
     let mut was_ready = false;
+    let mut again = Again::default();
     health.ready("source", false);
     while !stop.is_cancelled() {
         let reached = |phase| match phase {
@@ -73,6 +80,16 @@ pub async fn run(
                 Severity::Stop if stop.is_cancelled() => return Ok(()),
                 // Nobody asked: a part of the session ended without a word, and the next may do better.
                 Severity::Stop => outage.failed(&error),
+                Severity::Again => {
+                    let pause = again.pause(Instant::now());
+                    if pause.is_zero() {
+                        tracing::info!("beginning again: {error}");
+                    } else {
+                        tracing::warn!(?pause, "beginning again and again, so not at once: {error}");
+                        stop.run_until_cancelled(tokio::time::sleep(pause)).await;
+                    }
+                    continue;
+                }
                 Severity::Transient if was_ready || begun.elapsed() < config.start_timeout => outage.failed(&error),
                 Severity::Transient | Severity::Fatal => {
                     health.failed("source", &error.to_string());
@@ -85,7 +102,37 @@ pub async fn run(
     Ok(())
 }
 
+/// When sessions ended on purpose, the last few of them.
+#[derive(Default)]
+struct Again(VecDeque<Instant>);
+
+impl Again {
+    /// One more ends now. How long to wait before the next may begin.
+    fn pause(&mut self, now: Instant) -> Duration {
+        let oldest = if self.0.len() == AGAIN_MAX { self.0.pop_front() } else { None };
+        self.0.push_back(now);
+        oldest.map_or(Duration::ZERO, |oldest| AGAIN_WITHIN.saturating_sub(now.duration_since(oldest)))
+    }
+}
+
 /// The state as it stands in Kafka; `None` where nothing was published yet.
 pub fn read_state(kafka: &kafka::Config, prefix: &str, stop: &dyn Fn() -> bool) -> Result<Option<State>, Error> {
     start::read_state(kafka, prefix, stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_begins_again_and_again_is_slowed_down() {
+        let second = |n: u64| Duration::from_secs(n);
+        let begun = Instant::now();
+        let mut again = Again::default();
+        for n in 0..AGAIN_MAX as u64 {
+            assert_eq!(again.pause(begun + second(n)), Duration::ZERO);
+        }
+        assert_eq!(again.pause(begun + second(20)), second(40), "until the first is a minute old");
+        assert_eq!(again.pause(begun + second(70)), Duration::ZERO);
+    }
 }

@@ -69,7 +69,7 @@ pub enum Input {
         /// The chunk.
         id: ChunkId,
     },
-    /// Something that the session needs has failed.
+    /// Something that the session needs has failed. [`Error::Again`]: finish what is open, then begin again.
     Failed(Error),
     /// Finish what is open, then end.
     Stop,
@@ -387,11 +387,9 @@ impl Loop {
             };
             match next {
                 // The session ends; why stands in front of it in the queue, unless a person asked.
-                Ok(Input::Stop) => {
-                    if self.feed.urgency() > Urgency::None {
-                        self.settle(&mut transaction)?;
-                    }
-                    return Ok(());
+                Ok(Input::Stop) => return self.finish(&mut transaction),
+                Ok(Input::Failed(error @ Error::Again(_))) => {
+                    return self.finish(&mut transaction).and(Err(error));
                 }
                 Ok(input) => self.take(input, &mut transaction)?,
                 Err(RecvTimeoutError::Timeout) if self.feed.urgency() > Urgency::None => {
@@ -404,6 +402,11 @@ impl Loop {
                 self.settle(&mut transaction)?;
             }
         }
+    }
+
+    /// The session ends on purpose: what it has is committed.
+    fn finish(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        if self.feed.urgency() > Urgency::None { self.settle(transaction) } else { Ok(()) }
     }
 
     /// Under a backlog that holds nothing of ours no record is sent, and yet somebody may wait for where we are.
@@ -425,7 +428,7 @@ impl Loop {
                         Frame::Data { start, payload, .. } => self.feed.data(start, &payload, now_ms, transaction)?,
                         Frame::Keepalive { end, .. } => self.feed.keepalive(end)?,
                     }
-                    if transaction.is_due(self.transaction_bytes_max) {
+                    if self.feed.ending().is_some() || transaction.is_due(self.transaction_bytes_max) {
                         self.settle(transaction)?;
                     }
                 }
@@ -456,7 +459,8 @@ impl Loop {
         Ok(())
     }
 
-    /// Commits what was sent together with where that leaves us. Only then may it be confirmed and told.
+    /// Commits what was sent together with where that leaves us. Only then may it be confirmed and told, and the session
+    /// end where the feed wants another.
     fn settle(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
         let received = self.feed.received();
         let records = self.feed.take_records();
@@ -472,7 +476,7 @@ impl Loop {
         for (id, outcome) in self.feed.take_outcomes() {
             self.answer(id, outcome);
         }
-        Ok(())
+        self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
     }
 
     fn confirm(&self) {
