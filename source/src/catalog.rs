@@ -2,7 +2,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use postgres::tokio_postgres::{Client, GenericClient, SimpleQueryMessage, Statement};
 use postgres::{Error, quote};
@@ -12,7 +11,7 @@ use schemas::write::Cell;
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
-use crate::feed::{Catalog, Reselect};
+use crate::feed::{Catalog, Reselect, Reselected};
 use crate::pgoutput;
 use crate::relation::Details;
 use crate::visibility::Snapshot;
@@ -193,18 +192,14 @@ impl Catalog for Blocking {
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
-    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
-        self.runtime.block_on(reselect(&self.client, row, &self.stop))
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, crate::Error> {
+        let asked = self.stop.run_until_cancelled(reselect(&self.client, row));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 }
 
-/// Columns of the row with a key, read in one statement with the snapshot that it was read by, and again until that
-/// snapshot sees the transaction.
-async fn reselect(
-    client: &Client,
-    row: &Reselect<'_>,
-    stop: &CancellationToken,
-) -> Result<Option<Vec<Option<Vec<u8>>>>, crate::Error> {
+/// Columns of the row with a key, read in one statement with the snapshot that it was read by.
+async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Error> {
     let relation = row.relation;
     let asked = |cause| Error::statement(format!("read columns of a moved row of {}", relation.name), cause);
     let name = client
@@ -214,7 +209,7 @@ async fn reselect(
         )
         .await
         .map_err(asked)?;
-    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(None) };
+    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(Reselected::Gone) };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
     let conditions = relation.key.iter().map(|i| match row.row[*i] {
         Cell::Text(text) => {
@@ -232,27 +227,19 @@ async fn reselect(
         columns = columns.map(|column| format!("r.{column}")).collect::<Vec<_>>().join(", "),
         conditions = conditions.collect::<Vec<_>>().join(" AND "),
     );
-    let mut pause = Duration::from_millis(1);
-    loop {
-        let answer = match client.simple_query(&query).await.map_err(asked) {
-            // The table or a column went away since: whatever became of the row follows in the stream.
-            Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => return Ok(None),
-            answer => answer?,
-        };
-        let found = answer.iter().find_map(|message| match message {
-            SimpleQueryMessage::Row(row) => Some(row),
-            _ => None,
-        });
-        let found =
-            found.ok_or_else(|| Error::Protocol { operation: "read a moved row".into(), what: "no row".into() })?;
-        if parse_snapshot(found.get(0).unwrap_or_default())?.sees(row.xid) {
-            let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
-            return Ok(found.get(1).map(|_| values.collect()));
-        }
-        // Committed but not visible yet: microseconds, or as long as the synchronous standby is away.
-        if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
-            return Err(crate::Error::Stopped);
-        }
-        pause = (pause * 2).min(Duration::from_millis(200));
+    let answer = match client.simple_query(&query).await.map_err(asked) {
+        // The table or a column went away since: whatever became of the row follows in the stream.
+        Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => return Ok(Reselected::Gone),
+        answer => answer?,
+    };
+    let found = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let found = found.ok_or_else(|| Error::Protocol { operation: "read a moved row".into(), what: "no row".into() })?;
+    if !parse_snapshot(found.get(0).unwrap_or_default())?.sees(row.xid) {
+        return Ok(Reselected::NotYet);
     }
+    let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
+    Ok(found.get(1).map_or(Reselected::Gone, |_| Reselected::Row(values.collect())))
 }

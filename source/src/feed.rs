@@ -55,8 +55,30 @@ pub trait Catalog {
     /// What the stream's description of a relation leaves out.
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, Error>;
 
-    /// Columns of the row with a key as they are now, once the transaction `xid` is visible; `None` if the row is gone.
-    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, Error>;
+    /// Columns of the row with a key as they are now. Answers at once, also when it is too early to say.
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error>;
+}
+
+/// What a [`Catalog`] knows of a moved row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reselected {
+    /// The columns that were asked for, in that order.
+    Row(Vec<Option<Vec<u8>>>),
+    /// There is no such row any more: its delete or next move follows in the stream.
+    Gone,
+    /// The transaction that moved it is in the WAL but not visible yet.
+    NotYet,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Taken {
+    /// It is done with.
+    Whole,
+    /// Nothing was done: hand it in again, before anything else of the stream, when its transaction may be visible. That can
+    /// last as long as a synchronous standby is away, so what stands in the outbox should be committed meanwhile.
+    NotYet,
 }
 
 /// Columns of a moved row that the stream did not carry.
@@ -274,31 +296,30 @@ impl Feed {
     }
 
     /// One message of the stream, that starts at `start` (0 where the server does not say). `now_ms` is the clock.
-    pub fn data(&mut self, start: Lsn, payload: &[u8], now_ms: i64, outbox: &mut dyn Outbox) -> Result<(), Error> {
+    pub fn data(&mut self, start: Lsn, payload: &[u8], now_ms: i64, outbox: &mut dyn Outbox) -> Result<Taken, Error> {
         self.now_ms = now_ms;
         let message = pgoutput::decode(payload).map_err(|cause| Error::Stream { at: start, cause })?;
         match message {
-            Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time)),
+            Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time))?,
             Message::Commit { end, .. } => {
                 self.transaction = None;
                 self.flush(end);
-                Ok(())
             }
-            Message::Origin | Message::Type => Ok(()),
-            Message::Relation(described) => self.relation(&described),
-            Message::Insert { oid, new } => self.row(oid, start, row::Row::Insert(new), outbox),
-            Message::Update { oid, old, new } => self.row(oid, start, row::Row::Update(old, new), outbox),
-            Message::Delete { oid, old } => self.row(oid, start, row::Row::Delete(old), outbox),
+            Message::Origin | Message::Type => {}
+            Message::Relation(described) => self.relation(&described)?,
+            Message::Insert { oid, new } => return self.row(oid, start, row::Row::Insert(new), outbox),
+            Message::Update { oid, old, new } => return self.row(oid, start, row::Row::Update(old, new), outbox),
+            Message::Delete { oid, old } => return self.row(oid, start, row::Row::Delete(old), outbox),
             Message::Truncate { oids, cascade, restart_identity } => {
-                self.truncate(&oids, start, cascade, restart_identity, outbox)
+                self.truncate(&oids, start, cascade, restart_identity, outbox)?;
             }
             Message::Logical { transactional, lsn, prefix, content } => {
                 if prefix == self.label.messages && transactional {
                     self.message(lsn, content, outbox)?;
                 }
-                Ok(())
             }
         }
+        Ok(Taken::Whole)
     }
 
     fn begin(&mut self, sent: Sent) -> Result<(), Error> {

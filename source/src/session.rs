@@ -1,28 +1,26 @@
-//! One session: from taking the slot to the first failure. The loop that owns the feed, and everything that it talks to.
+//! One session: from taking the slot to the first failure. Everything that the loop talks to, and its end.
 //!
 //!     stream thread ──frames──┐                                    ┌─▶ Kafka transaction
 //!     reader ──open, filled───┼──▶ inputs ──▶ loop (feed) ─────────┤
 //!     observer ──snapshots────┘     (a thread)                     └─▶ confirmed LSN, outcomes of chunks
 //!
-//! I/O and waiting only; what an input means is the feed's to say. Any failure ends the session: nothing is aborted and
-//! gone on with, since only what is committed is certain.
+//! I/O and waiting only. Any failure ends the session: nothing is aborted and gone on with, since only what is committed is
+//! certain.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
 
 use kafka::admin::Admin;
-use kafka::producer::{Publisher, Record};
 use postgres::Frame;
-use schemas::{Lsn, topic};
+use schemas::topic;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{self, Blocking, Messages};
 use crate::config::Config;
-use crate::feed::{self, Feed, Outbox, Outcome, Urgency};
+use crate::feed::{Feed, Outcome};
 use crate::setup::{self, Survey};
 use crate::state::State;
 use crate::stream::{self, Shared};
@@ -30,14 +28,13 @@ use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId};
 use crate::{Error, snapshot, start, topics};
 
-/// A Kafka transaction under backlog is committed at this age.
-const TRANSACTION_AGE: Duration = Duration::from_millis(200);
-/// When nothing is sent, the state follows the stream this often.
-const IDLE_EVERY: Duration = Duration::from_secs(1);
+mod publisher;
+
+use publisher::Loop;
+pub use publisher::Transaction;
+
 /// How often it is asked which transactions are visible.
 const OBSERVE_EVERY: Duration = Duration::from_secs(1);
-/// After a stop was asked for, an open transaction has this long to commit.
-const GRACE: Duration = Duration::from_secs(10);
 
 /// What reaches the loop.
 #[derive(Debug)]
@@ -73,62 +70,6 @@ pub enum Input {
     Failed(Error),
     /// Finish what is open, then end.
     Stop,
-}
-
-/// The open Kafka transaction, begun with its first record.
-pub struct Transaction<'p> {
-    publisher: &'p mut Publisher,
-    stop: &'p dyn Fn() -> bool,
-    begun: Option<Instant>,
-    bytes: usize,
-    records: u64,
-}
-
-impl<'p> Transaction<'p> {
-    /// None is open yet.
-    pub fn new(publisher: &'p mut Publisher, stop: &'p dyn Fn() -> bool) -> Transaction<'p> {
-        Transaction { publisher, stop, begun: None, bytes: 0, records: 0 }
-    }
-
-    /// Adds the state's records and commits.
-    pub fn settle(&mut self, topic: &str, state: Vec<(String, Option<Vec<u8>>)>) -> Result<(), Error> {
-        for (key, value) in &state {
-            self.add(&Record {
-                topic,
-                partition: 0,
-                key: Some(key.as_bytes()),
-                value: value.as_deref(),
-                headers: &[],
-            })?;
-        }
-        self.publisher.commit(self.stop)?;
-        metrics::counter!("tributary_source_records_total").increment(self.records);
-        metrics::counter!("tributary_source_commits_total").increment(1);
-        (self.begun, self.bytes, self.records) = (None, 0, 0);
-        Ok(())
-    }
-
-    fn is_due(&self, bytes_max: usize) -> bool {
-        self.bytes >= bytes_max || self.begun.is_some_and(|begun| begun.elapsed() >= TRANSACTION_AGE)
-    }
-
-    fn add(&mut self, record: &Record<'_>) -> Result<(), Error> {
-        if self.begun.is_none() {
-            self.publisher.begin()?;
-            self.begun = Some(Instant::now());
-        }
-        self.publisher.send(record, self.stop)?;
-        self.bytes += record.size();
-        Ok(())
-    }
-}
-
-impl Outbox for Transaction<'_> {
-    fn send(&mut self, record: feed::Record<'_>) -> Result<(), Error> {
-        let feed::Record { topic, partition, key, value, headers } = record;
-        self.records += 1;
-        self.add(&Record { topic, partition, key, value, headers })
-    }
 }
 
 /// How far a session has come, for whoever judges outages by it.
@@ -194,17 +135,12 @@ pub async fn run(
     let catalog = Blocking { runtime, client, stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
     let feed = Feed::new(start::label(config), state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
-    let work = Loop {
-        feed,
-        shared,
+    let settings = publisher::Settings {
         state_topic: topic::of_state(prefix),
         transaction_bytes_max: config.transaction_bytes_max,
-        waiting: HashMap::new(),
-        committed: Lsn::ZERO,
-        settled_at: Instant::now(),
-        urgent_since: None,
-        first_commit: Some(first_commit),
+        first_commit,
     };
+    let work = Loop::new(feed, shared, settings);
     let stopping = session.clone();
     tracing::info!(slot = %config.slot, confirmed = %slot.confirmed, "streaming");
     reached(Phase::Streaming);
@@ -342,153 +278,6 @@ async fn observe(client: postgres::Client, inputs: Sender<Input>) -> Result<(), 
         let snapshot = catalog::snapshot(&client).await?;
         if inputs.send(Input::Visible(snapshot)).is_err() {
             return Ok(());
-        }
-    }
-}
-
-/// What the loop owns.
-struct Loop {
-    feed: Feed,
-    shared: Arc<Shared>,
-    state_topic: String,
-    transaction_bytes_max: usize,
-    waiting: HashMap<ChunkId, oneshot::Sender<Outcome>>,
-    /// What this session has in a committed state record.
-    committed: Lsn,
-    settled_at: Instant,
-    /// Since when something waits to be settled.
-    urgent_since: Option<Instant>,
-    /// Told of the first commit.
-    first_commit: Option<oneshot::Sender<()>>,
-}
-
-impl Loop {
-    fn run(
-        mut self,
-        mut publisher: Publisher,
-        limits: &std::collections::BTreeMap<String, usize>,
-        inputs: Receiver<Input>,
-        stop: &CancellationToken,
-    ) -> Result<(), Error> {
-        for (topic, bytes) in limits {
-            publisher.limit(topic, *bytes)?;
-        }
-        let stopping = std::cell::OnceCell::new();
-        let given_up = || stop.is_cancelled() && stopping.get_or_init(Instant::now).elapsed() > GRACE;
-        let mut transaction = Transaction::new(&mut publisher, &given_up);
-        loop {
-            let next = match self.feed.urgency() {
-                Urgency::Now => inputs.try_recv().map_err(|error| match error {
-                    mpsc::TryRecvError::Empty => RecvTimeoutError::Timeout,
-                    mpsc::TryRecvError::Disconnected => RecvTimeoutError::Disconnected,
-                }),
-                Urgency::Idle => inputs.recv_timeout(IDLE_EVERY.saturating_sub(self.settled_at.elapsed())),
-                Urgency::None => inputs.recv_timeout(IDLE_EVERY),
-            };
-            match next {
-                // The session ends; why stands in front of it in the queue, unless a person asked.
-                Ok(Input::Stop) => return self.finish(&mut transaction),
-                Ok(Input::Failed(error @ Error::Again(_))) => {
-                    return self.finish(&mut transaction).and(Err(error));
-                }
-                Ok(input) => self.take(input, &mut transaction)?,
-                Err(RecvTimeoutError::Timeout) if self.feed.urgency() > Urgency::None => {
-                    self.settle(&mut transaction)?
-                }
-                Err(RecvTimeoutError::Timeout) => self.confirm(),
-                Err(RecvTimeoutError::Disconnected) => return Err(Error::Stopped),
-            }
-            if transaction.is_due(self.transaction_bytes_max) || self.is_overdue() {
-                self.settle(&mut transaction)?;
-            }
-        }
-    }
-
-    /// The session ends on purpose: what it has is committed.
-    fn finish(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
-        if self.feed.urgency() > Urgency::None { self.settle(transaction) } else { Ok(()) }
-    }
-
-    /// Under a backlog that holds nothing of ours no record is sent, and yet somebody may wait for where we are.
-    fn is_overdue(&mut self) -> bool {
-        let patience = match self.feed.urgency() {
-            Urgency::None => return false,
-            Urgency::Idle => IDLE_EVERY,
-            Urgency::Now => TRANSACTION_AGE,
-        };
-        self.urgent_since.get_or_insert_with(Instant::now).elapsed() >= patience
-    }
-
-    fn take(&mut self, input: Input, transaction: &mut Transaction<'_>) -> Result<(), Error> {
-        match input {
-            Input::Frames(frames, bytes) => {
-                let now_ms = start::now_ms();
-                for frame in frames {
-                    match frame {
-                        Frame::Data { start, payload, .. } => self.feed.data(start, &payload, now_ms, transaction)?,
-                        Frame::Keepalive { end, .. } => self.feed.keepalive(end)?,
-                    }
-                    if self.feed.ending().is_some() || transaction.is_due(self.transaction_bytes_max) {
-                        self.settle(transaction)?;
-                    }
-                }
-                self.shared.release(bytes);
-            }
-            Input::Visible(snapshot) => {
-                self.feed.visible(&snapshot);
-                self.confirm();
-            }
-            Input::Open { id, oid, opened, settled } => {
-                self.feed.open_window(id, oid);
-                self.waiting.insert(id, settled);
-                // A reader that is gone opens no chunk.
-                let _ = opened.send(());
-            }
-            Input::Filled { id, chunk } => {
-                if !self.feed.fill_window(id, chunk) {
-                    self.answer(id, Outcome::Again("the window was given up"));
-                }
-            }
-            Input::Close { id } => {
-                self.feed.close_window(id);
-                self.waiting.remove(&id);
-            }
-            Input::Failed(error) => return Err(error),
-            Input::Stop => {}
-        }
-        Ok(())
-    }
-
-    /// Commits what was sent together with where that leaves us. Only then may it be confirmed and told, and the session
-    /// end where the feed wants another.
-    fn settle(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
-        let received = self.feed.received();
-        let records = self.feed.take_records();
-        transaction.settle(&self.state_topic, records)?;
-        self.committed = received;
-        self.settled_at = Instant::now();
-        self.urgent_since = None;
-        if let Some(first_commit) = self.first_commit.take() {
-            // Nobody has to listen.
-            let _ = first_commit.send(());
-        }
-        self.confirm();
-        for (id, outcome) in self.feed.take_outcomes() {
-            self.answer(id, outcome);
-        }
-        self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
-    }
-
-    fn confirm(&self) {
-        if let Some(lsn) = self.feed.confirmable(self.committed) {
-            self.shared.confirm(lsn);
-        }
-    }
-
-    fn answer(&mut self, id: ChunkId, outcome: Outcome) {
-        if let Some(reader) = self.waiting.remove(&id) {
-            // A reader that is gone needs no answer.
-            let _ = reader.send(outcome);
         }
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use schemas::write::{Before, Cell, Change, Origin};
 use schemas::{Lsn, Operation, Position, header, partition};
 
-use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Transaction};
+use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Reselected, Taken, Transaction};
 use crate::Error;
 use crate::pgoutput::Old;
+use crate::relation::Relation;
 use crate::window::Kind;
 
 /// A change of one row.
@@ -38,7 +39,7 @@ impl At<'_> {
     }
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
     /// How many cells each of its tuples has.
     fn widths(&self) -> impl Iterator<Item = usize> {
         let (old, new) = match self {
@@ -48,56 +49,107 @@ impl Row<'_> {
         };
         old.into_iter().chain(new).map(Vec::len)
     }
+
+    /// Takes from the old tuple what it has and the new one calls unchanged.
+    fn complete(&mut self, relation: &Relation) {
+        match self {
+            // An unchanged key that is stored out of line comes as old key, and the new row calls it unchanged.
+            Row::Update(Old::Key(old), new) => relation.key.iter().for_each(|i| fill(&mut new[*i], old[*i])),
+            Row::Update(Old::Row(old), new) => new.iter_mut().zip(old).for_each(|(new, old)| fill(new, *old)),
+            Row::Update(Old::None, _) | Row::Insert(_) | Row::Delete(_) => {}
+        }
+    }
+
+    /// The old row, where an update changed the key. The old key alone proves nothing: only different text is another key.
+    fn moved_from(&self, relation: &Relation) -> Option<&[Cell<'a>]> {
+        match self {
+            Row::Update(Old::Key(old) | Old::Row(old), new) if relation.key_differs(old, new) => Some(old),
+            _ => None,
+        }
+    }
+
+    /// The new row, where there was none under its key.
+    fn arriving(&self, relation: &Relation) -> Option<&[Cell<'a>]> {
+        match self {
+            Row::Insert(new) => Some(new),
+            Row::Update(_, new) => self.moved_from(relation).map(|_| new.as_slice()),
+            Row::Delete(_) => None,
+        }
+    }
+}
+
+/// What was read of an arriving row because the stream did not carry it: columns and their values.
+#[derive(Debug, Default)]
+struct Selected {
+    columns: Vec<usize>,
+    values: Vec<Option<Vec<u8>>>,
 }
 
 impl Feed {
-    pub(super) fn row(&mut self, oid: u32, start: Lsn, row: Row<'_>, outbox: &mut dyn Outbox) -> Result<(), Error> {
+    pub(super) fn row(
+        &mut self,
+        oid: u32,
+        start: Lsn,
+        mut row: Row<'_>,
+        outbox: &mut dyn Outbox,
+    ) -> Result<Taken, Error> {
         if self.state.table(oid).is_none() {
-            return Ok(());
+            return Ok(Taken::Whole);
         }
         let known = Arc::clone(self.relations.get(&oid).ok_or(Error::RowBeforeRelation { oid, at: start })?);
+        let relation = &known.relation;
         let transaction = self.acting(start)?;
+        let counted = self.last;
         let position = self.place(transaction.sent.0, start);
-        if row.widths().any(|width| width != known.relation.columns.len()) {
-            return Err(Error::IncompleteRow { table: known.relation.name.clone(), at: start });
+        if row.widths().any(|width| width != relation.columns.len()) {
+            return Err(Error::IncompleteRow { table: relation.name.clone(), at: start });
         }
         let at = At { known: &known, transaction: &transaction, position };
-        match row {
-            Row::Insert(new) => {
-                at.complete(&new)?;
-                self.create(at, &new, None, outbox)?;
-            }
-            Row::Delete(Old::None) => return Err(Error::NoOldKey { table: known.relation.name.clone(), at: start }),
-            Row::Delete(Old::Key(old)) => self.delete(at, Before::Key(&old), &old, outbox)?,
-            Row::Delete(Old::Row(old)) => self.delete(at, Before::Row(&old), &old, outbox)?,
-            Row::Update(Old::None, new) => self.update(at, Before::Key(&new), &new, outbox)?,
-            // An unchanged key that is stored out of line comes as old key, and the new row calls it unchanged.
-            Row::Update(Old::Key(old), mut new) => {
-                known.relation.key.iter().for_each(|i| fill(&mut new[*i], old[*i]));
-                self.update_from(at, Before::Key(&old), &old, &new, outbox)?;
-            }
-            Row::Update(Old::Row(old), mut new) => {
-                new.iter_mut().zip(&old).for_each(|(new, old)| fill(new, *old));
-                self.update_from(at, Before::Row(&old), &old, &new, outbox)?;
+        row.complete(relation);
+        // Before anything of this message is done, since it may have to come again.
+        let selected = match row.arriving(relation) {
+            Some(new) => self.select(at, new)?,
+            None => Some(Selected::default()),
+        };
+        let Some(selected) = selected else {
+            self.last = counted;
+            return Ok(Taken::NotYet);
+        };
+        let moved_from = row.moved_from(relation);
+        match &row {
+            Row::Insert(new) => self.create(at, new, None, &selected, outbox)?,
+            Row::Delete(Old::None) => return Err(Error::NoOldKey { table: relation.name.clone(), at: start }),
+            Row::Delete(Old::Key(old)) => self.delete(at, Before::Key(old), old, outbox)?,
+            Row::Delete(Old::Row(old)) => self.delete(at, Before::Row(old), old, outbox)?,
+            Row::Update(old, new) => {
+                let before = match old {
+                    Old::None => Before::Key(new),
+                    Old::Key(old) => Before::Key(old),
+                    Old::Row(old) => Before::Row(old),
+                };
+                match moved_from {
+                    Some(old) => self.moved(at, before, old, new, &selected, outbox)?,
+                    None => self.update(at, before, new, outbox)?,
+                }
             }
         }
-        Ok(())
+        Ok(Taken::Whole)
     }
 
-    fn update_from(
-        &mut self,
-        at: At<'_>,
-        before: Before<'_>,
-        old: &[Cell<'_>],
-        new: &[Cell<'_>],
-        outbox: &mut dyn Outbox,
-    ) -> Result<(), Error> {
-        // The old key alone proves nothing: only different text is another key.
-        if at.known.relation.key_differs(old, new) {
-            self.moved(at, before, old, new, outbox)
-        } else {
-            self.update(at, before, new, outbox)
+    /// What the stream does not carry of a row that was not there under its key: a moved row keeps its untouched values out
+    /// of line, and so does one that an update brought into a row filter. `None`: it cannot be said yet.
+    fn select(&mut self, at: At<'_>, new: &[Cell<'_>]) -> Result<Option<Selected>, Error> {
+        at.complete(new)?;
+        let columns: Vec<usize> = (0..new.len()).filter(|i| new[*i] == Cell::Unchanged).collect();
+        if columns.is_empty() || !self.is_new(at.position) {
+            return Ok(Some(Selected::default()));
         }
+        let wanted = Reselect { relation: &at.known.relation, row: new, columns: &columns, xid: at.transaction.xid() };
+        Ok(match self.catalog.reselect(&wanted)? {
+            Reselected::Row(values) => Some(Selected { columns, values }),
+            Reselected::Gone => Some(Selected::default()),
+            Reselected::NotYet => None,
+        })
     }
 
     fn update(
@@ -140,47 +192,35 @@ impl Feed {
         before: Before<'_>,
         old: &[Cell<'_>],
         new: &[Cell<'_>],
+        selected: &Selected,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         at.complete(old)?;
-        at.complete(new)?;
         let mut left = self.change(at, Operation::Delete, before, None);
         left.moved = Some(new);
         self.publish(at, &left, old, outbox)?;
         self.superseded(at, old);
 
         let position = self.place(at.position.commit, at.position.change);
-        self.create(At { position, ..at }, new, Some(old), outbox)
+        self.create(At { position, ..at }, new, Some(old), selected, outbox)
     }
 
-    /// A row that was not there under its key. What the stream did not carry of it is read from the server: a moved row
-    /// keeps its untouched values out of line, and so does one that an update brought into a row filter.
+    /// A row that was not there under its key.
     fn create(
         &mut self,
         at: At<'_>,
         new: &[Cell<'_>],
         moved_from: Option<&[Cell<'_>]>,
+        selected: &Selected,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        let missing: Vec<usize> = (0..new.len()).filter(|i| new[*i] == Cell::Unchanged).collect();
         let mut row = new.to_vec();
-        let mut reselected: &[usize] = &[];
-        let selected;
-        if !missing.is_empty() && self.is_new(at.position) {
-            let wanted =
-                Reselect { relation: &at.known.relation, row: new, columns: &missing, xid: at.transaction.xid() };
-            selected = self.catalog.reselect(&wanted)?;
-            // A row that is gone although this is visible: its delete or next move follows in the stream.
-            if let Some(values) = &selected {
-                for (column, value) in missing.iter().zip(values) {
-                    row[*column] = value.as_deref().map_or(Cell::Null, Cell::Text);
-                }
-                reselected = &missing;
-            }
+        for (column, value) in selected.columns.iter().zip(&selected.values) {
+            row[*column] = value.as_deref().map_or(Cell::Null, Cell::Text);
         }
         let mut came = self.change(at, Operation::Create, Before::None, Some(&row));
         came.moved = moved_from;
-        came.reselected = reselected;
+        came.reselected = &selected.columns;
         self.publish(at, &came, &row, outbox)?;
         self.superseded(at, new);
         Ok(())

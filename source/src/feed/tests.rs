@@ -51,9 +51,10 @@ impl Outbox for Topic {
     }
 }
 
-/// Knows `users`, and answers every reselect with the same columns.
+/// Knows `users`, and answers every reselect alike, after saying a number of times that it cannot yet.
 struct Server {
-    reselected: Option<Vec<Option<Vec<u8>>>>,
+    reselected: Reselected,
+    too_early: u32,
 }
 
 impl Catalog for Server {
@@ -63,9 +64,15 @@ impl Catalog for Server {
         Ok(details)
     }
 
-    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Option<Vec<Option<Vec<u8>>>>, Error> {
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {
         assert!(!row.columns.is_empty(), "only asked for what is missing");
-        Ok(self.reselected.clone())
+        match self.too_early.checked_sub(1) {
+            Some(left) => {
+                self.too_early = left;
+                Ok(Reselected::NotYet)
+            }
+            None => Ok(self.reselected.clone()),
+        }
     }
 }
 
@@ -77,8 +84,15 @@ struct World {
 
 impl World {
     fn new(state: State, confirmed: u64) -> World {
+        World::on(
+            Server { reselected: Reselected::Row(vec![Some(b"selected".to_vec())]), too_early: 0 },
+            state,
+            confirmed,
+        )
+    }
+
+    fn on(server: Server, state: State, confirmed: u64) -> World {
         let label = Label { name: "shop".into(), db: "shop".into(), messages: "tributary/s".into(), tombstones: true };
-        let server = Server { reselected: Some(vec![Some(b"selected".to_vec())]) };
         let feed = Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(server));
         World { feed, topic: Topic::default() }
     }
@@ -92,12 +106,12 @@ impl World {
         World::new(self.feed.state().clone(), confirmed)
     }
 
-    fn say(&mut self, start: u64, payload: &[u8]) -> Result<(), Error> {
+    fn say(&mut self, start: u64, payload: &[u8]) -> Result<Taken, Error> {
         self.feed.data(Lsn(start), payload, 1, &mut self.topic)
     }
 
     fn tell(&mut self, start: u64, payload: &[u8]) {
-        self.say(start, payload).expect("a stream that can be read");
+        assert_eq!(self.say(start, payload).expect("a stream that can be read"), Taken::Whole);
     }
 
     /// A whole transaction of messages with their places.
@@ -322,6 +336,24 @@ fn a_key_change_is_a_delete_and_a_create_that_name_each_other() {
     assert_eq!(create.reselected, ["bio"]);
     assert_eq!(create.after.expect("a row").get("bio"), Some(Some("selected")));
     assert_eq!(create.moved_from, Some(Columns(vec![("id".into(), Some("1".into()))])));
+}
+
+#[test]
+fn a_moved_row_that_is_not_visible_yet_leaves_no_trace_until_it_is() {
+    let server = Server { reselected: Reselected::Gone, too_early: 2 };
+    let mut world = World::on(server, state(), 100);
+    world.tell(0, &begin(200, 7));
+    world.tell(0, &relation(&users('d')));
+    world.tell(110, &insert(["1", "a", "x"]));
+    let moved = update(Some((b'K', [Some("1"), None, None])), ["2", "b", "~"]);
+    let before = (world.topic.0.clone(), world.feed.state().stream.clone());
+    for _ in 0..2 {
+        assert_eq!(world.say(110, &moved).expect("readable"), Taken::NotYet);
+        assert_eq!((&world.topic.0, &world.feed.state().stream), (&before.0, &before.1));
+    }
+    world.tell(110, &moved);
+    assert_eq!(world.rows(), [short("c", 1, 1), short("d", 1, 2), short("tombstone", 1, 2), short("c", 2, 3)]);
+    assert_eq!(world.topic.0.last().expect("a create").event().unchanged, ["bio"], "the row is gone");
 }
 
 #[test]

@@ -1,0 +1,333 @@
+//! The loop that owns the feed and the Kafka transaction, on a thread of its own: Kafka's calls block.
+//!
+//!     inputs ─▶ backlog ─▶ feed ─▶ transaction ──settle──▶ confirmed LSN, outcomes of chunks
+//!                  ▲─────────┘ not yet: what stands is committed, and the stream waits here
+//!
+//! When to commit is decided here; what an input means is the feed's to say.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use kafka::producer::{Publisher, Record};
+use postgres::Frame;
+use schemas::Lsn;
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+
+use super::Input;
+use crate::feed::{self, Feed, Outbox, Outcome, Taken, Urgency};
+use crate::stream::Shared;
+use crate::window::ChunkId;
+use crate::{Error, start};
+
+/// A Kafka transaction under backlog is committed at this age.
+const TRANSACTION_AGE: Duration = Duration::from_millis(200);
+/// When nothing is sent, the state follows the stream this often.
+const IDLE_EVERY: Duration = Duration::from_secs(1);
+/// After a stop was asked for, an open transaction has this long to commit.
+const GRACE: Duration = Duration::from_secs(10);
+/// A row that cannot be read yet is asked for again after at most this long.
+const RETRY_AFTER_MAX: Duration = Duration::from_millis(200);
+/// A wait that a person should know of.
+const LONG: Duration = Duration::from_secs(5);
+
+/// The open Kafka transaction, begun with its first record.
+pub struct Transaction<'p> {
+    publisher: &'p mut Publisher,
+    stop: &'p dyn Fn() -> bool,
+    begun: Option<Instant>,
+    bytes: usize,
+    records: u64,
+}
+
+impl<'p> Transaction<'p> {
+    /// None is open yet.
+    pub fn new(publisher: &'p mut Publisher, stop: &'p dyn Fn() -> bool) -> Transaction<'p> {
+        Transaction { publisher, stop, begun: None, bytes: 0, records: 0 }
+    }
+
+    /// Adds the state's records and commits.
+    pub fn settle(&mut self, topic: &str, state: Vec<(String, Option<Vec<u8>>)>) -> Result<(), Error> {
+        for (key, value) in &state {
+            self.add(&Record {
+                topic,
+                partition: 0,
+                key: Some(key.as_bytes()),
+                value: value.as_deref(),
+                headers: &[],
+            })?;
+        }
+        self.publisher.commit(self.stop)?;
+        metrics::counter!("tributary_source_records_total").increment(self.records);
+        metrics::counter!("tributary_source_commits_total").increment(1);
+        (self.begun, self.bytes, self.records) = (None, 0, 0);
+        Ok(())
+    }
+
+    fn is_due(&self, bytes_max: usize) -> bool {
+        self.bytes >= bytes_max || self.begun.is_some_and(|begun| begun.elapsed() >= TRANSACTION_AGE)
+    }
+
+    fn add(&mut self, record: &Record<'_>) -> Result<(), Error> {
+        if self.begun.is_none() {
+            self.publisher.begin()?;
+            self.begun = Some(Instant::now());
+        }
+        self.publisher.send(record, self.stop)?;
+        self.bytes += record.size();
+        Ok(())
+    }
+}
+
+impl Outbox for Transaction<'_> {
+    fn send(&mut self, record: feed::Record<'_>) -> Result<(), Error> {
+        let feed::Record { topic, partition, key, value, headers } = record;
+        self.records += 1;
+        self.add(&Record { topic, partition, key, value, headers })
+    }
+}
+
+/// What the loop must know.
+pub struct Settings {
+    /// Where the state is written.
+    pub state_topic: String,
+    /// How many bytes a Kafka transaction holds before it is committed.
+    pub transaction_bytes_max: usize,
+    /// Told of the first commit.
+    pub first_commit: oneshot::Sender<()>,
+}
+
+/// Frames that wait, in groups as they came, with the bytes that each counts for.
+type Backlog = VecDeque<(std::vec::IntoIter<Frame>, usize)>;
+
+/// What the loop owns.
+pub struct Loop {
+    feed: Feed,
+    shared: Arc<Shared>,
+    state_topic: String,
+    transaction_bytes_max: usize,
+    backlog: Backlog,
+    stall: Option<Stall>,
+    waiting: HashMap<ChunkId, oneshot::Sender<Outcome>>,
+    /// What this session has in a committed state record.
+    committed: Lsn,
+    settled_at: Instant,
+    /// Since when something waits to be settled.
+    urgent_since: Option<Instant>,
+    first_commit: Option<oneshot::Sender<()>>,
+}
+
+/// The stream waits: a row that it moved is not visible yet.
+struct Stall {
+    since: Instant,
+    retry_at: Instant,
+    pause: Duration,
+    told: bool,
+}
+
+impl Stall {
+    fn new() -> Stall {
+        let now = Instant::now();
+        Stall { since: now, retry_at: now, pause: Duration::from_millis(1), told: false }
+    }
+
+    /// Another try was in vain. Microseconds normally, so the first ones follow at once.
+    fn lasts(&mut self) {
+        self.retry_at = Instant::now() + self.pause;
+        self.pause = (self.pause * 2).min(RETRY_AFTER_MAX);
+        if !self.told && self.since.elapsed() >= LONG {
+            self.told = true;
+            tracing::warn!(
+                "the stream waits for a transaction that is in the WAL but not visible yet: look for a synchronous standby that is away"
+            );
+        }
+    }
+
+    fn retry_in(&self) -> Duration {
+        self.retry_at.saturating_duration_since(Instant::now())
+    }
+}
+
+impl Loop {
+    /// Over a feed that has been fed nothing yet.
+    pub fn new(feed: Feed, shared: Arc<Shared>, settings: Settings) -> Loop {
+        Loop {
+            feed,
+            shared,
+            state_topic: settings.state_topic,
+            transaction_bytes_max: settings.transaction_bytes_max,
+            backlog: Backlog::new(),
+            stall: None,
+            waiting: HashMap::new(),
+            committed: Lsn::ZERO,
+            settled_at: Instant::now(),
+            urgent_since: None,
+            first_commit: Some(settings.first_commit),
+        }
+    }
+
+    /// Publishes until the session ends, and tells why it does.
+    pub fn run(
+        mut self,
+        mut publisher: Publisher,
+        limits: &BTreeMap<String, usize>,
+        inputs: Receiver<Input>,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        for (topic, bytes) in limits {
+            publisher.limit(topic, *bytes)?;
+        }
+        let stopping = std::cell::OnceCell::new();
+        let given_up = || stop.is_cancelled() && stopping.get_or_init(Instant::now).elapsed() > GRACE;
+        let mut transaction = Transaction::new(&mut publisher, &given_up);
+        loop {
+            let next = inputs.recv_timeout(self.patience());
+            match next {
+                // The session ends; why stands in front of it in the queue, unless a person asked.
+                Ok(Input::Stop) => return self.finish(&mut transaction),
+                Ok(Input::Failed(error @ Error::Again(_))) => {
+                    return self.finish(&mut transaction).and(Err(error));
+                }
+                Ok(input) => self.take(input, &mut transaction)?,
+                Err(RecvTimeoutError::Timeout) if self.is_settling_due() => self.settle(&mut transaction)?,
+                Err(RecvTimeoutError::Timeout) => self.confirm(),
+                Err(RecvTimeoutError::Disconnected) => return Err(Error::Stopped),
+            }
+            if self.stall.as_ref().is_some_and(|stall| stall.retry_in().is_zero()) {
+                self.advance(&mut transaction)?;
+            }
+            if transaction.is_due(self.transaction_bytes_max) || self.is_overdue() {
+                self.settle(&mut transaction)?;
+            }
+        }
+    }
+
+    /// The session ends on purpose: what it has is committed.
+    fn finish(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        if self.feed.urgency() > Urgency::None { self.settle(transaction) } else { Ok(()) }
+    }
+
+    /// How long to wait for an input: with nothing more to take, what was sent is committed at once.
+    fn patience(&self) -> Duration {
+        let patience = match self.feed.urgency() {
+            Urgency::Now => Duration::ZERO,
+            Urgency::Idle => IDLE_EVERY.saturating_sub(self.settled_at.elapsed()),
+            Urgency::None => IDLE_EVERY,
+        };
+        self.stall.as_ref().map_or(patience, |stall| patience.min(stall.retry_in()))
+    }
+
+    fn is_settling_due(&self) -> bool {
+        match self.feed.urgency() {
+            Urgency::Now => true,
+            Urgency::Idle => self.settled_at.elapsed() >= IDLE_EVERY,
+            Urgency::None => false,
+        }
+    }
+
+    /// Under a backlog that holds nothing of ours no record is sent, and yet somebody may wait for where we are.
+    fn is_overdue(&mut self) -> bool {
+        let patience = match self.feed.urgency() {
+            Urgency::None => return false,
+            Urgency::Idle => IDLE_EVERY,
+            Urgency::Now => TRANSACTION_AGE,
+        };
+        self.urgent_since.get_or_insert_with(Instant::now).elapsed() >= patience
+    }
+
+    fn take(&mut self, input: Input, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        match input {
+            Input::Frames(frames, bytes) => {
+                self.backlog.push_back((frames.into_iter(), bytes));
+                if self.stall.is_none() {
+                    self.advance(transaction)?;
+                }
+            }
+            Input::Visible(snapshot) => {
+                self.feed.visible(&snapshot);
+                self.confirm();
+            }
+            Input::Open { id, oid, opened, settled } => {
+                self.feed.open_window(id, oid);
+                self.waiting.insert(id, settled);
+                // A reader that is gone opens no chunk.
+                let _ = opened.send(());
+            }
+            Input::Filled { id, chunk } => {
+                if !self.feed.fill_window(id, chunk) {
+                    self.answer(id, Outcome::Again("the window was given up"));
+                }
+            }
+            Input::Close { id } => {
+                self.feed.close_window(id);
+                self.waiting.remove(&id);
+            }
+            Input::Failed(error) => return Err(error),
+            Input::Stop => {}
+        }
+        Ok(())
+    }
+
+    /// Feeds what waits, up to a row that cannot be read yet.
+    fn advance(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        let now_ms = start::now_ms();
+        while let Some((mut frames, bytes)) = self.backlog.pop_front() {
+            while let Some(frame) = frames.as_slice().first() {
+                let taken = match frame {
+                    Frame::Data { start, payload, .. } => self.feed.data(*start, payload, now_ms, transaction)?,
+                    Frame::Keepalive { end, .. } => {
+                        self.feed.keepalive(*end)?;
+                        Taken::Whole
+                    }
+                };
+                if taken == Taken::NotYet {
+                    self.backlog.push_front((frames, bytes));
+                    self.stall.get_or_insert_with(Stall::new).lasts();
+                    return Ok(());
+                }
+                self.stall = None;
+                frames.next();
+                if self.feed.ending().is_some() || transaction.is_due(self.transaction_bytes_max) {
+                    self.settle(transaction)?;
+                }
+            }
+            self.shared.release(bytes);
+        }
+        Ok(())
+    }
+
+    /// Commits what was sent together with where that leaves us. Only then may it be confirmed and told, and the session
+    /// end where the feed wants another.
+    fn settle(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        let received = self.feed.received();
+        let records = self.feed.take_records();
+        transaction.settle(&self.state_topic, records)?;
+        self.committed = received;
+        self.settled_at = Instant::now();
+        self.urgent_since = None;
+        if let Some(first_commit) = self.first_commit.take() {
+            // Nobody has to listen.
+            let _ = first_commit.send(());
+        }
+        self.confirm();
+        for (id, outcome) in self.feed.take_outcomes() {
+            self.answer(id, outcome);
+        }
+        self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
+    }
+
+    fn confirm(&self) {
+        if let Some(lsn) = self.feed.confirmable(self.committed) {
+            self.shared.confirm(lsn);
+        }
+    }
+
+    fn answer(&mut self, id: ChunkId, outcome: Outcome) {
+        if let Some(reader) = self.waiting.remove(&id) {
+            // A reader that is gone needs no answer.
+            let _ = reader.send(outcome);
+        }
+    }
+}
