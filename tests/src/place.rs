@@ -6,7 +6,10 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 
 /// The PostgreSQL major that is taken when `TRIBUTARY_POSTGRES` names none.
-const POSTGRES_DEFAULT: &str = "15";
+const POSTGRES_DEFAULT: u32 = 15;
+
+/// Every PostgreSQL major that the product speaks with. `./dev test` brings them all.
+pub const POSTGRES_MAJORS: [u32; 5] = [14, 15, 16, 17, 18];
 
 /// The root of the repository.
 pub fn repository() -> &'static Path {
@@ -14,18 +17,25 @@ pub fn repository() -> &'static Path {
 }
 
 /// The PostgreSQL major under test: `TRIBUTARY_POSTGRES`, by default 15.
-pub fn postgres_major() -> String {
-    env::var("TRIBUTARY_POSTGRES").unwrap_or_else(|_| POSTGRES_DEFAULT.to_owned())
+pub fn postgres_major() -> Result<u32, Error> {
+    let Ok(text) = env::var("TRIBUTARY_POSTGRES") else { return Ok(POSTGRES_DEFAULT) };
+    let known = text.parse().ok().filter(|major| POSTGRES_MAJORS.contains(major));
+    known.ok_or_else(|| Error::new(format!("TRIBUTARY_POSTGRES is {text:?}: one of {POSTGRES_MAJORS:?} is known")))
 }
 
 /// The folder with `initdb` and `postgres` of the major under test.
 pub fn postgres() -> Result<PathBuf, Error> {
-    let major = postgres_major();
+    postgres_of(postgres_major()?)
+}
+
+/// The same of a major that a test names.
+pub fn postgres_of(major: u32) -> Result<PathBuf, Error> {
+    let major = major.to_string();
     let fetched = repository().join(".cache/postgres").join(&major).join("bin");
     let packaged = Path::new("/usr/lib/postgresql").join(&major).join("bin");
     let found = [fetched, packaged].into_iter().find(|bin| bin.join("initdb").is_file()).ok_or_else(|| {
         Error::new(format!(
-            "no PostgreSQL {major} in .cache/postgres/{major}/bin or /usr/lib/postgresql/{major}/bin: ./dev brings it"
+            "no PostgreSQL {major} in .cache/postgres/{major}/bin or /usr/lib/postgresql/{major}/bin: `./dev test` brings it"
         ))
     })?;
     // Links resolved: the user that runs the server may not be allowed to walk through the repository's own folder.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ impl Address {
 #[derive(Debug)]
 pub struct Postgres {
     address: Address,
+    /// The folder with its programs: one major's.
+    programs: PathBuf,
     folder: TempDir,
     settings: Vec<(String, String)>,
     process: Option<Process>,
@@ -124,10 +126,17 @@ impl Postgres {
 
     /// A fresh cluster with settings of its own over the usual ones.
     pub async fn start_with(durability: Durability, settings: &[(&str, &str)]) -> Result<Postgres, Error> {
+        Postgres::start_major(place::postgres_major()?, durability, settings).await
+    }
+
+    /// A fresh cluster of this major, whichever one is under test.
+    pub async fn start_major(major: u32, durability: Durability, settings: &[(&str, &str)]) -> Result<Postgres, Error> {
+        let programs = place::postgres_of(major)?;
         let folder = folder("postgres")?;
-        initdb(&folder).await?;
+        initdb(&programs, &folder).await?;
         let mut server = Postgres {
             address: Address { port: port::free() },
+            programs,
             folder,
             settings: usual_settings(durability),
             process: None,
@@ -144,6 +153,11 @@ impl Postgres {
     /// Where it answers.
     pub fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The folder with its programs, and those of its major beside it.
+    pub fn programs(&self) -> &Path {
+        &self.programs
     }
 
     /// The postmaster's process id, while it runs.
@@ -166,7 +180,7 @@ impl Postgres {
     pub async fn restart(&mut self) -> Result<(), Error> {
         self.stop().await?;
         let data = self.folder.path().join("data");
-        let mut command = Command::new(place::postgres()?.join("postgres"));
+        let mut command = Command::new(self.programs.join("postgres"));
         command.arg("-D").arg(&data).arg("-p").arg(self.address.port.to_string());
         for (name, value) in &self.settings {
             command.arg("-c").arg(format!("{name}={value}"));
@@ -229,7 +243,7 @@ impl Postgres {
     }
 }
 
-async fn initdb(folder: &TempDir) -> Result<(), Error> {
+async fn initdb(programs: &Path, folder: &TempDir) -> Result<(), Error> {
     let (data, password) = (folder.path().join("data"), folder.path().join("password"));
     fs::create_dir(&data).map_err(Error::during(format!("make {}", data.display())))?;
     fs::write(&password, Role::Superuser.password()).map_err(Error::during("write the password file"))?;
@@ -237,7 +251,7 @@ async fn initdb(folder: &TempDir) -> Result<(), Error> {
         let owner = (Some(user.uid.as_raw()), Some(user.gid.as_raw()));
         std::os::unix::fs::chown(&data, owner.0, owner.1).map_err(Error::during("hand over the data folder"))?;
     }
-    let mut command = Command::new(place::postgres()?.join("initdb"));
+    let mut command = Command::new(programs.join("initdb"));
     command
         .args(["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
         .arg(format!("--pwfile={}", password.display()))

@@ -17,6 +17,15 @@ use crate::{Error, seed};
 /// Redis databases are given out in turn: the tests of a run live in one process.
 static REDIS_DATABASE: AtomicU32 = AtomicU32::new(1);
 
+/// Which PostgreSQL a server of the test's own is.
+#[derive(Clone, Copy, Debug)]
+enum Major {
+    /// The one of this run.
+    UnderTest,
+    /// This one.
+    Named(u32),
+}
+
 /// What a test needs beyond a database on either side.
 #[derive(Debug)]
 pub struct Builder {
@@ -24,8 +33,8 @@ pub struct Builder {
     partitions: u32,
     redis_group: bool,
     publication: bool,
-    own_source: bool,
-    own_target: bool,
+    own_source: Option<Major>,
+    own_target: Option<Major>,
     own_redis: bool,
     own_brokers: usize,
 }
@@ -37,8 +46,8 @@ impl Default for Builder {
             partitions: 4,
             redis_group: false,
             publication: true,
-            own_source: false,
-            own_target: false,
+            own_source: None,
+            own_target: None,
             own_redis: false,
             own_brokers: 0,
         }
@@ -84,14 +93,28 @@ impl Builder {
     /// The source is a server of the test's own, so that it can be killed.
     #[must_use]
     pub fn own_source(mut self) -> Builder {
-        self.own_source = true;
+        self.own_source = Some(Major::UnderTest);
+        self
+    }
+
+    /// The same, of this PostgreSQL whichever one is under test.
+    #[must_use]
+    pub fn own_source_major(mut self, major: u32) -> Builder {
+        self.own_source = Some(Major::Named(major));
         self
     }
 
     /// The target is a server of the test's own.
     #[must_use]
     pub fn own_target(mut self) -> Builder {
-        self.own_target = true;
+        self.own_target = Some(Major::UnderTest);
+        self
+    }
+
+    /// The same, of this PostgreSQL whichever one is under test.
+    #[must_use]
+    pub fn own_target_major(mut self, major: u32) -> Builder {
+        self.own_target = Some(Major::Named(major));
         self
     }
 
@@ -127,8 +150,8 @@ impl Builder {
         let prefix = prefix();
         println!("world {prefix}: seed {seed}, repeated by TRIBUTARY_SEED={seed}");
         let (own_source, own_target, own_redis, own_kafka) = tokio::try_join!(
-            async { if self.own_source { Postgres::start(Durability::Full).await.map(Some) } else { Ok(None) } },
-            async { if self.own_target { Postgres::start(Durability::Full).await.map(Some) } else { Ok(None) } },
+            start(self.own_source),
+            start(self.own_target),
             async { if self.own_redis { Redis::start(Durability::Full).await.map(Some) } else { Ok(None) } },
             async { if self.own_brokers > 0 { Kafka::start(self.own_brokers).await.map(Some) } else { Ok(None) } },
         )?;
@@ -217,6 +240,14 @@ impl Builder {
                 .set("groups.redis.dead_letter_topic_create", true);
         }
         configuration
+    }
+}
+
+async fn start(major: Option<Major>) -> Result<Option<Postgres>, Error> {
+    match major {
+        None => Ok(None),
+        Some(Major::UnderTest) => Postgres::start(Durability::Full).await.map(Some),
+        Some(Major::Named(major)) => Postgres::start_major(major, Durability::Full, &[]).await.map(Some),
     }
 }
 
