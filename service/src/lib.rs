@@ -7,6 +7,7 @@
 
 pub mod chain;
 pub mod config;
+pub mod failpoint;
 pub mod http;
 pub mod log;
 pub mod retry;

@@ -175,6 +175,9 @@ pub enum Error {
     /// No failure: what stands is committed, and the session ends so that the next one begins from it. Why, in words.
     #[error("{0}")]
     Again(String),
+    /// A test wants to see what follows.
+    #[error(transparent)]
+    Failpoint(#[from] service::failpoint::Injected),
     /// We were asked to stop.
     #[error("stopped")]
     Stopped,
@@ -200,7 +203,7 @@ impl Error {
             Error::Stopped => Severity::Stop,
             Error::Again(_) => Severity::Again,
             Error::Kafka(error) if error.is_stop() => Severity::Stop,
-            Error::Standby(_) => Severity::Transient,
+            Error::Standby(_) | Error::Failpoint(_) => Severity::Transient,
             Error::Kafka(error) if error.is_transient() => Severity::Transient,
             Error::Postgres(error) if error.severity() == postgres::sqlstate::Severity::Transient => {
                 Severity::Transient

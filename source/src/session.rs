@@ -14,6 +14,7 @@ use std::time::Duration;
 use kafka::admin::Admin;
 use postgres::Frame;
 use schemas::topic;
+use service::failpoint;
 use tokio::sync::oneshot;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -117,10 +118,13 @@ pub async fn run(
     // Nobody at the other end means that the thread was told to stop.
     identified.go.send(()).map_err(|()| Error::Stopped)?;
     identified.started.await.map_err(|_| Error::Stopped)??;
+    failpoint::reach_in_task("slot-taken").await?;
 
     // Steps 1 and 2 are in this order: the slot decides who may fence.
     let publisher = start::fence(kafka, prefix, stop).await?;
+    failpoint::reach_in_task("fenced").await?;
     let mut state = start::state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?;
+    failpoint::reach_in_task("state-read").await?;
     let slot =
         setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
     // Asked only now: while we waited for the slot, the one who held it went on.

@@ -15,6 +15,7 @@ use postgres::tokio_postgres::{Client, IsolationLevel, Transaction};
 use schemas::TableName;
 use schemas::state::{LoadTable, Range};
 use schemas::write::Cell;
+use service::failpoint;
 use tokio::sync::oneshot;
 
 use crate::catalog::{self, Messages};
@@ -102,6 +103,7 @@ impl Reader {
             let (settled, outcome) = oneshot::channel();
             self.tell(Input::Open { id, oid: task.oid, opened, settled })?;
             open.await.map_err(|_| Error::Stopped)?;
+            failpoint::reach_in_task("chunk-opened").await?;
             let chunk = match self.read(task, &range).await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => {
@@ -120,9 +122,12 @@ impl Reader {
                 }
                 Err(error) => return Err(error),
             };
+            failpoint::reach_in_task("chunk-read").await?;
             let covered = chunk.range.clone();
             self.tell(Input::Filled { id, chunk })?;
+            failpoint::reach_in_task("chunk-filled").await?;
             self.messages.emit(&marker(id)).await?;
+            failpoint::reach_in_task("chunk-marked").await?;
             match outcome.await.map_err(|_| Error::Stopped)? {
                 Outcome::Done { rows } => return Ok((covered, rows)),
                 Outcome::Again(why) => tracing::debug!(table = %task.name, why, "a chunk is read again"),

@@ -15,6 +15,7 @@ use postgres::replication::{Lifetime, Switch, System};
 use postgres::{Replication, quote};
 use schemas::state::{Stream, Table};
 use schemas::{CONTRACT, Lsn, Position, topic};
+use service::failpoint;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Snapshot};
@@ -87,10 +88,13 @@ pub async fn first(
         let made = client.batch_execute(statement).await;
         made.map_err(|cause| postgres::Error::statement("make the publication", cause))?;
     }
+    failpoint::reach_in_task("first-publication").await?;
     let (system, start) = make_slot(config, &survey, stop).await?;
+    failpoint::reach_in_task("first-slot").await?;
     let state_topic = topic::of_state(prefix);
     let admin = Admin::connect(kafka)?;
     topics::create(&admin, &config.topics, &state_topic, &plan.missing).await?;
+    failpoint::reach_in_task("first-topics").await?;
     let data: Vec<String> = plan.names.values().cloned().collect();
     let found = topics::found(&admin, &data).await?;
     let names = plan.names;
@@ -222,7 +226,9 @@ async fn commit_first(
         if snapshot == Snapshot::Initial {
             feed.begin_load(&uuid::Uuid::new_v4().simple().to_string(), &loads, now_ms(), &mut transaction)?;
         }
+        failpoint::reach("first-sent")?;
         transaction.settle(&topic::of_state(&prefix), feed.take_records())?;
+        failpoint::reach("first-committed")?;
         Ok(feed.into_state())
     };
     tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Panicked("the first commit"))?

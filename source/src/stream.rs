@@ -13,6 +13,7 @@ use std::time::Duration;
 use postgres::replication::{Switch, System};
 use postgres::{Error, Frame, Replication};
 use schemas::Lsn;
+use service::failpoint;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
@@ -118,7 +119,7 @@ pub fn spawn(
             };
             if let Err(error) = pump(replication, &settings, &shared, &inputs).await {
                 // Nobody listens: the session is over already.
-                let _ = inputs.send(Input::Failed(error.into()));
+                let _ = inputs.send(Input::Failed(error));
                 session.cancel();
             }
         };
@@ -159,7 +160,7 @@ async fn pump(
     settings: &Settings,
     shared: &Shared,
     inputs: &Sender<Input>,
-) -> Result<(), Error> {
+) -> Result<(), crate::Error> {
     let mut tick = tokio::time::interval(CONFIRM_EVERY);
     let mut told = (Lsn::ZERO, tokio::time::Instant::now());
     let (mut received, mut asked) = (Lsn::ZERO, false);
@@ -184,6 +185,9 @@ async fn pump(
         let due = told.1.elapsed();
         if asked || due >= STATUS_EVERY || (confirmed > told.0 && due >= CONFIRM_EVERY) {
             replication.status(received, confirmed, confirmed, false).await?;
+            if confirmed > told.0 {
+                failpoint::reach_in_task("reported").await?;
+            }
             told = (confirmed, tokio::time::Instant::now());
             asked = false;
         }

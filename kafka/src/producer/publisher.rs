@@ -17,6 +17,7 @@ use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
+use service::failpoint;
 
 use super::{FULL_QUEUE_STEP, Poller, QUEUE_BYTES_MAX, Record, STEP, settings};
 use crate::error::{Cause, Error};
@@ -176,9 +177,11 @@ impl Publisher {
             }
         }
         self.sound(OPERATION)?;
+        self.reach(OPERATION, "commit-flushed")?;
         loop {
             match raw::commit_transaction(self.producer.client(), STEP) {
                 Ok(()) => {
+                    self.reach(OPERATION, "commit-answered")?;
                     self.committed = Some(Instant::now());
                     return Ok(());
                 }
@@ -192,6 +195,13 @@ impl Publisher {
     /// The id under which its transactions run.
     pub fn transactional_id(&self) -> &str {
         &self.transactional_id
+    }
+
+    /// A named point of failure, which fails as a broker's answer would.
+    fn reach(&mut self, operation: &'static str, point: &'static str) -> Result<(), Error> {
+        failpoint::reach(point).map_err(|injected| {
+            self.fail(operation, Cause { code: RDKafkaErrorCode::Fail, text: injected.to_string() })
+        })
     }
 
     fn go_on(&mut self, operation: &'static str, stop: &dyn Fn() -> bool) -> Result<(), Error> {

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use kafka::producer::{Publisher, Record};
 use postgres::Frame;
 use schemas::Lsn;
+use service::failpoint;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +60,7 @@ impl<'p> Transaction<'p> {
                 headers: &[],
             })?;
         }
+        failpoint::reach(if self.records == 0 { "state-only" } else { "before-commit" })?;
         self.publisher.commit(self.stop)?;
         metrics::counter!("tributary_source_records_total").increment(self.records);
         metrics::counter!("tributary_source_commits_total").increment(1);
@@ -76,6 +78,7 @@ impl<'p> Transaction<'p> {
             self.begun = Some(Instant::now());
         }
         self.publisher.send(record, self.stop)?;
+        failpoint::reach("sent")?;
         self.bytes += record.size();
         Ok(())
     }
@@ -304,6 +307,7 @@ impl Loop {
         let received = self.feed.received();
         let records = self.feed.take_records();
         transaction.settle(&self.state_topic, records)?;
+        failpoint::reach("committed")?;
         self.committed = received;
         self.settled_at = Instant::now();
         self.urgent_since = None;
@@ -312,7 +316,9 @@ impl Loop {
             let _ = first_commit.send(());
         }
         self.confirm();
+        failpoint::reach("confirmed")?;
         for (id, outcome) in self.feed.take_outcomes() {
+            failpoint::reach("chunk-committed")?;
             self.answer(id, outcome);
         }
         self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
