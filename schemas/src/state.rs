@@ -4,6 +4,7 @@
 //!     table/<oid>       a relation as last published
 //!     topic/<name>      a topic as found at the start, and how many records each partition holds
 //!     load/<id>         a load that is not done yet;  load/<id>/<oid>: what of a table is done
+//!     moved/<oid>/<key> a row of which something was read beside the stream, until the stream has caught up with that
 //!
 //! A tombstone ends a record.
 
@@ -29,6 +30,8 @@ pub enum Key {
     Load(String),
     /// [`LoadTable`], by the load's id and the table's OID.
     LoadTable(String, u32),
+    /// [`Moved`], by the table's OID and the text of the record's key.
+    Moved(u32, String),
 }
 
 impl fmt::Display for Key {
@@ -39,6 +42,7 @@ impl fmt::Display for Key {
             Key::Topic(name) => write!(f, "topic/{name}"),
             Key::Load(id) => write!(f, "load/{id}"),
             Key::LoadTable(id, oid) => write!(f, "load/{id}/{oid}"),
+            Key::Moved(oid, key) => write!(f, "moved/{oid}/{key}"),
         }
     }
 }
@@ -54,6 +58,10 @@ impl FromStr for Key {
     fn from_str(text: &str) -> Result<Self, UnknownKey> {
         let unknown = || UnknownKey(text.to_owned());
         let oid = |digits: &str| digits.parse().map_err(|_| unknown());
+        // A row's key may hold anything.
+        if let Some((digits, key)) = text.strip_prefix("moved/").and_then(|rest| rest.split_once('/')) {
+            return Ok(Key::Moved(oid(digits)?, key.to_owned()));
+        }
         match *text.split('/').collect::<Vec<_>>() {
             ["stream"] => Ok(Key::Stream),
             ["table", digits] => oid(digits).map(Key::Table),
@@ -157,6 +165,14 @@ pub struct LoadTable {
     pub rows_estimated: u64,
 }
 
+/// Of a row that moved, columns were read that the stream did not carry. What was seen then may be lost by a failover, so
+/// whoever finds this at its start reads the row again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moved {
+    /// The end of the WAL at that moment: once the same session has received this, nothing that was seen can be lost any more.
+    pub upto: Lsn,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -169,10 +185,11 @@ mod tests {
             Key::Topic("shop.public.users".into()),
             Key::Load("a1".into()),
             Key::LoadTable("a1".into(), 7),
+            Key::Moved(7, r#"{"path":"a/b"}"#.into()),
         ] {
             assert_eq!(key.to_string().parse::<Key>().expect("printed by us"), key);
         }
-        for bad in ["", "streams", "table/x", "load/a/b", "load/a/1/2"] {
+        for bad in ["", "streams", "table/x", "load/a/b", "load/a/1/2", "moved/7", "moved/x/{}"] {
             assert!(bad.parse::<Key>().is_err(), "{bad:?} was accepted");
         }
     }

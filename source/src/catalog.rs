@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use postgres::tokio_postgres::{Client, GenericClient, SimpleQueryMessage, Statement};
 use postgres::{Error, quote};
-use schemas::TableName;
 use schemas::key::Canonical;
 use schemas::write::Cell;
+use schemas::{Lsn, TableName};
 use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
@@ -209,7 +209,9 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         )
         .await
         .map_err(asked)?;
-    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(Reselected::Gone) };
+    let Some(name) = name.map(|row| row.get::<_, String>(0)) else {
+        return Ok(Reselected::Seen { values: None, upto: wal_end(client).await? });
+    };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
     let conditions = relation.key.iter().map(|i| match row.row[*i] {
         Cell::Text(text) => {
@@ -229,7 +231,9 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
     );
     let answer = match client.simple_query(&query).await.map_err(asked) {
         // The table or a column went away since: whatever became of the row follows in the stream.
-        Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => return Ok(Reselected::Gone),
+        Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => {
+            return Ok(Reselected::Seen { values: None, upto: wal_end(client).await? });
+        }
         answer => answer?,
     };
     let found = answer.iter().find_map(|message| match message {
@@ -241,5 +245,15 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         return Ok(Reselected::NotYet);
     }
     let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
-    Ok(found.get(1).map_or(Reselected::Gone, |_| Reselected::Row(values.collect())))
+    // Asked for afterwards: whatever was visible was in the WAL by then.
+    Ok(Reselected::Seen { values: found.get(1).map(|_| values.collect()), upto: wal_end(client).await? })
+}
+
+/// Where the next WAL record will go.
+async fn wal_end(client: &Client) -> Result<Lsn, Error> {
+    let asked = |cause| Error::statement("ask for the end of the WAL", cause);
+    let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).await.map_err(asked)?;
+    let text: String = row.get(0);
+    text.parse()
+        .map_err(|_| Error::Protocol { operation: "ask for the end of the WAL".into(), what: format!("{text:?}") })
 }

@@ -7,7 +7,7 @@
 //! Decides everything and waits for nothing but the catalog. The rim hands it frames, and commits what it put in the
 //! outbox together with [`Feed::take_records`], in one Kafka transaction.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use schemas::state::Sent;
@@ -62,10 +62,14 @@ pub trait Catalog {
 /// What a [`Catalog`] knows of a moved row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reselected {
-    /// The columns that were asked for, in that order.
-    Row(Vec<Option<Vec<u8>>>),
-    /// There is no such row any more: its delete or next move follows in the stream.
-    Gone,
+    /// The row as it was seen.
+    Seen {
+        /// The columns that were asked for, in that order. `None`: there is no such row any more, and its delete or next move
+        /// follows in the stream.
+        values: Option<Vec<Option<Vec<u8>>>>,
+        /// The end of the WAL, asked for when all that was seen was in it.
+        upto: Lsn,
+    },
     /// The transaction that moved it is in the WAL but not visible yet.
     NotYet,
 }
@@ -162,6 +166,8 @@ pub struct Feed {
     transaction: Option<Transaction>,
     /// What this session itself has received whole.
     received: Lsn,
+    /// What this session read beside the stream and has not caught up with: the end of the WAL then, table and key.
+    unproven: VecDeque<(Lsn, u32, String)>,
     /// The last change's own address, and how many share it so far.
     last: (Lsn, u32),
     urgency: Urgency,
@@ -213,6 +219,7 @@ impl Feed {
             windows: Windows::new(touch_bytes_max),
             outcomes: Vec::new(),
             transaction: None,
+            unproven: VecDeque::new(),
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
             ending: None,
@@ -333,6 +340,9 @@ impl Feed {
 
     fn flush(&mut self, lsn: Lsn) {
         self.received = self.received.max(lsn);
+        while let Some((upto, oid, key)) = self.unproven.pop_front_if(|(upto, ..)| *upto <= self.received) {
+            self.state.settle_moved(oid, &key, upto);
+        }
         if self.received > self.state.stream.flushed {
             self.state.stream.flushed = self.received;
             self.urgency = self.urgency.max(Urgency::Idle);

@@ -7,6 +7,7 @@
 //! I/O and waiting only. Any failure ends the session: nothing is aborted and gone on with, since only what is committed is
 //! certain.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::catalog::{self, Blocking, Messages};
 use crate::config::Config;
 use crate::feed::{Feed, Outcome};
 use crate::setup::{self, Survey};
+use crate::snapshot::{Task, Work};
 use crate::state::State;
 use crate::stream::{self, Shared};
 use crate::visibility::Snapshot;
@@ -229,17 +231,24 @@ impl Helpers {
     }
 }
 
-/// The tables that a load has not finished.
-fn tasks(state: &State) -> Vec<snapshot::Task> {
+/// Rows that moved before the last stop come first: what was published of them is in doubt. Then the tables that a load has
+/// not finished.
+fn tasks(state: &State) -> Vec<Task> {
     let of_load = |(id, load): (&str, &schemas::state::Load)| {
         let id = id.to_owned();
         let task = move |oid: &u32| {
             let name = state.table(*oid)?.name.clone();
-            Some(snapshot::Task { oid: *oid, name, done: state.load_table(&id, *oid).cloned().unwrap_or_default() })
+            let work = Work::Load(state.load_table(&id, *oid).cloned().unwrap_or_default());
+            Some(Task { oid: *oid, name, work })
         };
         load.tables.iter().filter_map(task).collect::<Vec<_>>()
     };
-    state.loads().flat_map(of_load).collect()
+    let mut moved: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    state.moved().for_each(|(oid, key)| moved.entry(oid).or_default().push(key.to_owned()));
+    let again = moved
+        .into_iter()
+        .filter_map(|(oid, keys)| Some(Task { oid, name: state.table(oid)?.name.clone(), work: Work::Keys(keys) }));
+    again.chain(state.loads().flat_map(of_load)).collect()
 }
 
 /// What fails in a task ends the session, at once: the loop may be waiting for Kafka, and a server that shuts down waits

@@ -1,10 +1,11 @@
-//! The reader of a load: chunk after chunk, each under its own snapshot, each finished by a marker in the stream.
+//! The reader of chunks: one after the other, each under its own snapshot, each finished by a marker in the stream. A load
+//! reads a table range by range; rows that moved are read again by their keys.
 //!
 //!     open a window ─▶ LOCK, snapshot, shape, COPY ─▶ hand over ─▶ marker ─▶ published, or read again
 //!
 //! No transaction stays open longer than one chunk's COPY. What becomes of a chunk is decided in the stream's loop.
 
-use std::collections::VecDeque;
+use std::borrow::Cow;
 use std::pin::pin;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 use futures::TryStreamExt;
 use postgres::quote;
 use postgres::tokio_postgres::{Client, IsolationLevel, Transaction};
-use schemas::TableName;
 use schemas::state::{LoadTable, Range};
 use schemas::write::Cell;
+use schemas::{Columns, TableName};
 use service::failpoint;
 use tokio::sync::oneshot;
 
@@ -22,7 +23,7 @@ use crate::catalog::{self, Messages};
 use crate::feed::{Outcome, marker};
 use crate::relation::{Details, Relation};
 use crate::session::Input;
-use crate::window::{Chunk, ChunkId, Rows};
+use crate::window::{Chunk, ChunkId, Part, Rows};
 use crate::{Error, copy, range};
 
 /// How long a chunk waits for its table's lock before it lets others pass.
@@ -30,15 +31,33 @@ const LOCK_TIMEOUT_MS: u32 = 2_000;
 /// How often a load says how far it is.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
-/// A table that is to be read.
+/// How many rows are asked for by their keys at a time.
+const KEYS_MAX: usize = 100;
+
+/// What is to be read of a table.
 #[derive(Clone, Debug)]
 pub struct Task {
     /// Its OID.
     pub oid: u32,
-    /// Its name when the load began.
+    /// Its name when this was asked for.
     pub name: TableName,
-    /// What is done already.
-    pub done: LoadTable,
+    /// All of it, or some rows.
+    pub work: Work,
+}
+
+/// All of a table, or some of its rows.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// What a load has not done yet.
+    Load(LoadTable),
+    /// The rows with these record keys.
+    Keys(Vec<String>),
+}
+
+/// A table, by its OID and the name that it had when it was asked for.
+struct Target {
+    oid: u32,
+    name: TableName,
 }
 
 /// How large chunks are, and what they are read through.
@@ -73,30 +92,54 @@ impl Reader {
         Reader { client, messages, inputs, settings, rows_next }
     }
 
-    /// Reads all of `tasks`. Ends early when the session is over.
+    /// Does all of `tasks`. Ends early when the session is over.
     pub async fn run(mut self, tasks: Vec<Task>) -> Result<(), Error> {
-        let mut tasks = VecDeque::from(tasks);
-        while let Some(mut task) = tasks.pop_front() {
-            tracing::info!(table = %task.name, rows = task.done.rows, "loading");
-            let (begun, mut told) = (Instant::now(), Instant::now());
-            while let Some(range) = range::next(&task.done.done) {
-                let (range, rows) = self.chunk(&task, range).await?;
-                range::add(&mut task.done.done, range);
-                task.done.rows += rows;
-                if told.elapsed() >= TELL_EVERY {
-                    told = Instant::now();
-                    let (rows, of) = (task.done.rows, task.done.rows_estimated);
-                    tracing::info!(table = %task.name, rows, of, "loading");
-                }
+        for Task { oid, name, work } in tasks {
+            let table = Target { oid, name };
+            match work {
+                Work::Load(done) => self.load(&table, done).await?,
+                Work::Keys(keys) => self.rows(&table, keys).await?,
             }
-            let seconds = begun.elapsed().as_secs_f64();
-            tracing::info!(table = %task.name, rows = task.done.rows, seconds = %format!("{seconds:.1}"), "loaded");
         }
         Ok(())
     }
 
-    /// Reads one chunk of what is left in `range`, again until it is published. Returns what it covered and its rows.
-    async fn chunk(&mut self, task: &Task, range: Range) -> Result<(Range, u64), Error> {
+    async fn load(&mut self, table: &Target, mut done: LoadTable) -> Result<(), Error> {
+        tracing::info!(table = %table.name, rows = done.rows, "loading");
+        let (begun, mut told) = (Instant::now(), Instant::now());
+        while let Some(range) = range::next(&done.done) {
+            let (part, rows) = self.chunk(table, &Part::Range(range)).await?;
+            if let Part::Range(range) = part {
+                range::add(&mut done.done, range);
+            }
+            done.rows += rows;
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                let (rows, of) = (done.rows, done.rows_estimated);
+                tracing::info!(table = %table.name, rows, of, "loading");
+            }
+        }
+        let seconds = begun.elapsed().as_secs_f64();
+        tracing::info!(table = %table.name, rows = done.rows, seconds = %format!("{seconds:.1}"), "loaded");
+        Ok(())
+    }
+
+    async fn rows(&mut self, table: &Target, keys: Vec<String>) -> Result<(), Error> {
+        tracing::info!(table = %table.name, rows = keys.len(), "reading rows again that moved before the last stop");
+        for keys in keys.chunks(KEYS_MAX) {
+            match self.chunk(table, &Part::Keys(keys.to_vec())).await {
+                Err(Error::Dropped { table }) => {
+                    tracing::info!(%table, "the table was dropped, and its rows with it");
+                    break;
+                }
+                read => read?,
+            };
+        }
+        Ok(())
+    }
+
+    /// Reads one chunk of what is left in `part`, again until it is published. Returns what it covered and its rows.
+    async fn chunk(&mut self, task: &Target, part: &Part) -> Result<(Part, u64), Error> {
         loop {
             let id = ChunkId(uuid::Uuid::new_v4().as_u128());
             let (opened, open) = oneshot::channel();
@@ -104,7 +147,7 @@ impl Reader {
             self.tell(Input::Open { id, oid: task.oid, opened, settled })?;
             open.await.map_err(|_| Error::Stopped)?;
             failpoint::reach_in_task("chunk-opened").await?;
-            let chunk = match self.read(task, &range).await {
+            let chunk = match self.read(task, part).await {
                 Ok(Some(chunk)) => chunk,
                 Ok(None) => {
                     self.tell(Input::Close { id })?;
@@ -123,7 +166,7 @@ impl Reader {
                 Err(error) => return Err(error),
             };
             failpoint::reach_in_task("chunk-read").await?;
-            let covered = chunk.range.clone();
+            let covered = chunk.part.clone();
             self.tell(Input::Filled { id, chunk })?;
             failpoint::reach_in_task("chunk-filled").await?;
             self.messages.emit(&marker(id)).await?;
@@ -139,7 +182,7 @@ impl Reader {
         self.inputs.send(input).map_err(|_| Error::Stopped)
     }
 
-    async fn read(&mut self, task: &Task, range: &Range) -> Result<Option<Chunk>, Error> {
+    async fn read(&mut self, task: &Target, part: &Part) -> Result<Option<Chunk>, Error> {
         let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", task.name), cause);
         // Looked up outside of the transaction: the lock has to come before its snapshot.
         let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
@@ -147,9 +190,9 @@ impl Reader {
         let name: String = name.ok_or_else(|| Error::Dropped { table: task.name.clone() })?.get(0);
         let transaction = self.client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
         let transaction = transaction.read_only(true).start().await.map_err(failed)?;
-        let chunk = read_locked(&transaction, &self.settings, task, &name, range, self.rows_next).await?;
+        let chunk = read_locked(&transaction, &self.settings, task, &name, part, self.rows_next).await?;
         transaction.commit().await.map_err(failed)?;
-        if let Some(chunk) = &chunk {
+        if let Some(chunk) = chunk.as_ref().filter(|chunk| matches!(chunk.part, Part::Range(_))) {
             let (rows, bytes) = (chunk.rows.len().max(1), chunk.rows.bytes().max(1));
             let fitting = self.settings.chunk_bytes_max.saturating_mul(rows) / bytes;
             self.rows_next = fitting.clamp(1, self.settings.chunk_rows_max).min(rows.saturating_mul(4).max(1_000));
@@ -163,9 +206,9 @@ impl Reader {
 async fn read_locked(
     transaction: &Transaction<'_>,
     settings: &Settings,
-    task: &Task,
+    task: &Target,
     name: &str,
-    range: &Range,
+    part: &Part,
     rows_max: usize,
 ) -> Result<Option<Chunk>, Error> {
     let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", task.name), cause);
@@ -187,7 +230,10 @@ async fn read_locked(
     let partitioned = transaction.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&task.oid]).await;
     let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
     let paging = Paging::new(&described, &details);
-    let query = paging.select(&described, only, range, filter.as_deref(), rows_max);
+    let query = match part {
+        Part::Range(range) => paging.select(&described, only, range, filter.as_deref(), rows_max),
+        Part::Keys(keys) => by_keys(&described, only, keys, filter.as_deref()),
+    };
     let columns = relation.columns.len();
     let mut rows = Rows::new(columns);
     let mut buffer = Vec::new();
@@ -195,14 +241,41 @@ async fn read_locked(
     let mut lines = pin!(transaction.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
     while let Some(line) = lines.try_next().await.map_err(failed)? {
         // What is over budget is read and forgotten: the next chunk begins with it.
-        full = full || rows.bytes() >= settings.chunk_bytes_max;
+        full = full || (rows.bytes() >= settings.chunk_bytes_max && matches!(part, Part::Range(_)));
         if !full {
             copy::add_line(&line, columns, &mut rows, &mut buffer).ok_or_else(|| Error::Copy(name.clone()))?;
         }
     }
-    let whole = !full && rows.len() < rows_max;
-    let upto = if whole { range.upto.clone() } else { paging.last_key(&rows) };
-    Ok(Some(Chunk { snapshot, relation, rows, range: Range { after: range.after.clone(), upto } }))
+    let part = match part {
+        Part::Range(range) => {
+            let whole = !full && rows.len() < rows_max;
+            let upto = if whole { range.upto.clone() } else { paging.last_key(&rows) };
+            Part::Range(Range { after: range.after.clone(), upto })
+        }
+        Part::Keys(_) => part.clone(),
+    };
+    Ok(Some(Chunk { snapshot, relation, rows, part }))
+}
+
+/// The rows with these record keys. Literals take the type of the column that they are compared with.
+fn by_keys(relation: &Relation, only: &str, keys: &[String], filter: Option<&str>) -> String {
+    let row = |key: &String| {
+        let columns = Columns::decode(key.as_bytes()).unwrap_or_default();
+        let is = |(name, value): &(Cow<'_, str>, Option<Cow<'_, str>>)| {
+            // A column that is gone names no row any more: the key has changed, and with it every row.
+            let known = relation.columns.iter().any(|column| column.name == *name);
+            match value {
+                Some(text) if known => format!("{} = {}", quote::identifier(name), quote::literal(text)),
+                _ => "false".to_owned(),
+            }
+        };
+        let all: Vec<_> = columns.0.iter().map(is).collect();
+        if all.is_empty() { "false".to_owned() } else { format!("({})", all.join(" AND ")) }
+    };
+    let rows = keys.iter().map(row).collect::<Vec<_>>().join(" OR ");
+    let filter = filter.map(|filter| format!(" AND ({filter})")).unwrap_or_default();
+    let columns = relation.columns.iter().map(|column| quote::identifier(&column.name)).collect::<Vec<_>>().join(", ");
+    format!("SELECT {columns} FROM {only}{} WHERE ({rows}){filter}", quote::table(&relation.name))
 }
 
 /// How a table is read in the order of its key: the index's own order, or each chunk would sort the whole table.

@@ -4,8 +4,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Sent, Stream, Table, Topic, UnknownKey};
-use schemas::{CONTRACT, Position};
+use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Sent, Stream, Table, Topic, UnknownKey};
+use schemas::{CONTRACT, Lsn, Position};
 
 /// Why the records of the state topic make no state.
 #[derive(Debug, thiserror::Error)]
@@ -60,6 +60,7 @@ pub struct State {
     topics: Vec<TopicState>,
     loads: BTreeMap<String, Load>,
     load_tables: BTreeMap<(String, u32), LoadTable>,
+    moved: BTreeMap<(u32, String), Moved>,
     dirty: BTreeSet<Key>,
 }
 
@@ -68,7 +69,15 @@ impl State {
     pub fn first(stream: Stream, tables: BTreeMap<u32, Table>, topics: Vec<(String, Topic)>) -> State {
         let dirty = tables.keys().map(|oid| Key::Table(*oid)).collect();
         let topics = topics.into_iter().map(|(name, topic)| TopicState { name, topic, touched: true }).collect();
-        State { stream, tables, topics, loads: BTreeMap::new(), load_tables: BTreeMap::new(), dirty }
+        State {
+            stream,
+            tables,
+            topics,
+            loads: BTreeMap::new(),
+            load_tables: BTreeMap::new(),
+            moved: BTreeMap::new(),
+            dirty,
+        }
     }
 
     /// Reads the records of the state topic, oldest first; `None` if there is no state.
@@ -78,7 +87,7 @@ impl State {
             latest.insert(String::from_utf8_lossy(&key).into_owned(), value);
         }
         let mut stream = None;
-        let mut state = (BTreeMap::new(), Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut state = (BTreeMap::new(), Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (text, value) in latest {
             let Some(value) = value else { continue };
             match text.parse().map_err(Error::Key)? {
@@ -87,14 +96,21 @@ impl State {
                 Key::Topic(name) => state.1.push(TopicState { name, topic: parse(&text, &value)?, touched: false }),
                 Key::Load(id) => drop(state.2.insert(id, parse(&text, &value)?)),
                 Key::LoadTable(id, oid) => drop(state.3.insert((id, oid), parse(&text, &value)?)),
+                Key::Moved(oid, key) => drop(state.4.insert((oid, key), parse(&text, &value)?)),
             }
         }
-        let (tables, topics, loads, load_tables) = state;
+        let (tables, topics, loads, load_tables, moved) = state;
         match stream {
             Some(stream) if stream.contract > CONTRACT => Err(Error::Contract(stream.contract)),
-            stream => {
-                Ok(stream.map(|stream| State { stream, tables, topics, loads, load_tables, dirty: BTreeSet::new() }))
-            }
+            stream => Ok(stream.map(|stream| State {
+                stream,
+                tables,
+                topics,
+                loads,
+                load_tables,
+                moved,
+                dirty: BTreeSet::new(),
+            })),
         }
     }
 
@@ -159,6 +175,26 @@ impl State {
         self.dirty.insert(Key::LoadTable(key.0, key.1));
     }
 
+    /// Rows of which something was read beside the stream: table and record key.
+    pub fn moved(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.moved.keys().map(|(oid, key)| (*oid, key.as_str()))
+    }
+
+    /// Something of a row was read beside the stream, when the WAL ended at `upto`.
+    pub fn set_moved(&mut self, oid: u32, key: &str, upto: Lsn) {
+        self.moved.insert((oid, key.to_owned()), Moved { upto });
+        self.dirty.insert(Key::Moved(oid, key.to_owned()));
+    }
+
+    /// What was seen when the WAL ended at `upto` cannot be lost any more. A later reading of the same row stays.
+    pub fn settle_moved(&mut self, oid: u32, key: &str, upto: Lsn) {
+        let key = (oid, key.to_owned());
+        if self.moved.get(&key).is_some_and(|moved| moved.upto <= upto) {
+            self.moved.remove(&key);
+            self.dirty.insert(Key::Moved(key.0, key.1));
+        }
+    }
+
     /// Something was sent or acted on at `position` by `transaction`: both are remembered with it.
     pub fn acted(&mut self, position: Position, transaction: Sent) {
         self.stream.position = position;
@@ -184,6 +220,7 @@ impl State {
                 Key::Table(oid) => self.tables.get(oid).map(json),
                 Key::Load(id) => self.loads.get(id).map(json),
                 Key::LoadTable(id, oid) => self.load_tables.get(&(id.clone(), *oid)).map(json),
+                Key::Moved(oid, key) => self.moved.get(&(*oid, key.clone())).map(json),
                 Key::Stream | Key::Topic(_) => unreachable!("kept outside of the set of touched records"),
             };
             records.push((key.to_string(), value));
@@ -257,6 +294,20 @@ pub(crate) mod tests {
         log.extend(bytes(state.take_records()));
         let read = State::read(log).expect("readable").expect("a state");
         assert!(read.loads().next().is_none() && read.load_table("a", 7).is_none());
+    }
+
+    #[test]
+    fn a_later_reading_of_a_moved_row_outlives_an_earlier_one() {
+        let mut state = state();
+        state.set_moved(7, r#"{"id":"a/b"}"#, Lsn(10));
+        state.set_moved(7, r#"{"id":"a/b"}"#, Lsn(20));
+        let mut log = bytes(state.take_records());
+        state.settle_moved(7, r#"{"id":"a/b"}"#, Lsn(10));
+        assert_eq!(State::read(log.clone()).expect("readable").expect("a state").moved().count(), 1);
+        assert_eq!(state.moved().collect::<Vec<_>>(), [(7, r#"{"id":"a/b"}"#)]);
+        state.settle_moved(7, r#"{"id":"a/b"}"#, Lsn(20));
+        log.extend(bytes(state.take_records()));
+        assert_eq!(State::read(log).expect("readable").expect("a state").moved().count(), 0);
     }
 
     #[test]

@@ -100,7 +100,16 @@ pub struct Chunk {
     /// The rows, in key order.
     pub rows: Rows,
     /// Which part of the table this is.
-    pub range: Range,
+    pub part: Part,
+}
+
+/// A part of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A range of its key, of a load.
+    Range(Range),
+    /// The rows with these keys, as texts of record keys, of which something was read beside the stream.
+    Keys(Vec<String>),
 }
 
 /// What a streamed change did to one key. Keys are the record's key text.
@@ -306,7 +315,7 @@ mod tests {
             snapshot: snapshot.parse().expect("a snapshot"),
             relation: users('d'),
             rows: read,
-            range: Range::default(),
+            part: Part::Range(Range::default()),
         }
     }
 

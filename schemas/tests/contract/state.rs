@@ -2,7 +2,7 @@
 
 use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
-use schemas::state::{Key, Load, LoadTable, Range, Sent, Stream, Table as Relation, Topic};
+use schemas::state::{Key, Load, LoadTable, Moved, Range, Sent, Stream, Table as Relation, Topic};
 use schemas::{CONTRACT, Lsn, Seq, topic};
 use serde::Serialize;
 
@@ -37,6 +37,14 @@ pub fn examples() -> Vec<Example> {
                     Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000 }),
                 ),
                 record(Key::Stream, Some(&stream())),
+            ],
+        ),
+        Example::of_records(
+            "state_moved",
+            "of two rows that moved something was read beside the stream; the second has been caught up with",
+            [
+                record(Key::Moved(users.oid, r#"{"id":42}"#.to_owned()), Some(&Moved { upto: Lsn(24_023_200) })),
+                record(Key::Moved(orders.oid, r#"{"id":"a/b"}"#.to_owned()), None::<&()>),
             ],
         ),
         Example::of_records(

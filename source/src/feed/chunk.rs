@@ -1,16 +1,16 @@
 //! Loads: their first events, and chunks that meet their marker.
 
 use schemas::event::{Control, LoadMode};
-use schemas::state::{Load, LoadTable};
+use schemas::state::{Load, LoadTable, Range};
 use schemas::write::{Before, Change, Origin, Transaction as Of};
-use schemas::{CONTRACT, Operation, Position};
+use schemas::{CONTRACT, Lsn, Operation, Position};
 
 use super::row::At;
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
 use crate::range;
 use crate::relation::{Relation, fingerprint};
-use crate::window::{Chunk, ChunkId, Settled};
+use crate::window::{Chunk, ChunkId, Part, Settled};
 
 impl Feed {
     /// Begins the first load of `tables`, given with the rows that each is thought to hold: in front of everything else, at
@@ -82,8 +82,16 @@ impl Feed {
         outbox: &mut dyn Outbox,
     ) -> Result<u64, Error> {
         let oid = relation.oid;
-        let load = self.state.loads().find(|(_, load)| load.tables.contains(&oid)).map(|(id, _)| id.to_owned());
-        let Some(load) = load.filter(|_| self.is_new(place)) else { return Ok(0) };
+        let load = match &chunk.part {
+            Part::Range(range) => match self.state.loads().find(|(_, load)| load.tables.contains(&oid)) {
+                Some((id, _)) => Some((id.to_owned(), range)),
+                None => return Ok(0),
+            },
+            Part::Keys(_) => None,
+        };
+        if !self.is_new(place) {
+            return Ok(0);
+        }
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         let known = Known::new(relation, topic);
@@ -95,9 +103,25 @@ impl Feed {
         }
         let rows = u64::from(position.n - place.n);
         position.n += 1;
-        self.settle_range(&load, oid, chunk, rows, position, transaction, outbox)?;
+        match (load, &chunk.part) {
+            (Some((load, range)), _) => {
+                self.settle_range((&load, oid, range), rows, position, transaction, outbox)?;
+            }
+            // The chunk is what these rows are, whatever was seen of them before.
+            (None, Part::Keys(keys)) => self.forget_moved(oid, keys),
+            (None, Part::Range(_)) => {}
+        }
         self.acted(position, transaction);
         Ok(rows)
+    }
+
+    /// These rows were read again, at a marker: only what this session has read of them since is in doubt still.
+    fn forget_moved(&mut self, oid: u32, keys: &[String]) {
+        for key in keys {
+            if !self.unproven.iter().any(|(_, table, of)| *table == oid && of == key) {
+                self.state.settle_moved(oid, key, Lsn(u64::MAX));
+            }
+        }
     }
 
     fn publish_row(&mut self, at: At<'_>, chunk: &Chunk, row: usize, outbox: &mut dyn Outbox) -> Result<(), Error> {
@@ -117,12 +141,9 @@ impl Feed {
     }
 
     /// Records the chunk's range as done; with the last one the load of the table ends, at `end`.
-    #[expect(clippy::too_many_arguments, reason = "one chunk, taken apart")]
     fn settle_range(
         &mut self,
-        load: &str,
-        oid: u32,
-        chunk: &Chunk,
+        (load, oid, range): (&str, u32, &Range),
         rows: u64,
         end: Position,
         transaction: &Transaction,
@@ -130,7 +151,7 @@ impl Feed {
     ) -> Result<(), Error> {
         let mut table = self.state.load_table(load, oid).cloned().unwrap_or_default();
         table.rows += rows;
-        range::add(&mut table.done, chunk.range.clone());
+        range::add(&mut table.done, range.clone());
         if range::next(&table.done).is_some() {
             self.state.set_load_table(load, oid, Some(table));
             return Ok(());

@@ -83,6 +83,8 @@ impl<'a> Row<'a> {
 struct Selected {
     columns: Vec<usize>,
     values: Vec<Option<Vec<u8>>>,
+    /// The end of the WAL then, where anything was read.
+    upto: Option<Lsn>,
 }
 
 impl Feed {
@@ -146,8 +148,8 @@ impl Feed {
         }
         let wanted = Reselect { relation: &at.known.relation, row: new, columns: &columns, xid: at.transaction.xid() };
         Ok(match self.catalog.reselect(&wanted)? {
-            Reselected::Row(values) => Some(Selected { columns, values }),
-            Reselected::Gone => Some(Selected::default()),
+            Reselected::Seen { values: Some(values), upto } => Some(Selected { columns, values, upto: Some(upto) }),
+            Reselected::Seen { values: None, upto } => Some(Selected { upto: Some(upto), ..Selected::default() }),
             Reselected::NotYet => None,
         })
     }
@@ -223,6 +225,13 @@ impl Feed {
         came.reselected = &selected.columns;
         self.publish(at, &came, &row, outbox)?;
         self.superseded(at, new);
+        if let Some(upto) = selected.upto {
+            let mut key = Vec::new();
+            at.known.relation.template.key(&row, &mut key);
+            let key = String::from_utf8_lossy(&key).into_owned();
+            self.state.set_moved(at.known.relation.oid, &key, upto);
+            self.unproven.push_back((upto, at.known.relation.oid, key));
+        }
         Ok(())
     }
 

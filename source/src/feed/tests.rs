@@ -10,7 +10,7 @@ use super::*;
 use crate::pgoutput::Relation as Described;
 use crate::relation::tests::{details, users};
 use crate::state::tests::state;
-use crate::window::Rows;
+use crate::window::{Part, Rows};
 
 /// A record as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,10 @@ struct World {
 impl World {
     fn new(state: State, confirmed: u64) -> World {
         World::on(
-            Server { reselected: Reselected::Row(vec![Some(b"selected".to_vec())]), too_early: 0 },
+            Server {
+                reselected: Reselected::Seen { values: Some(vec![Some(b"selected".to_vec())]), upto: Lsn(300) },
+                too_early: 0,
+            },
             state,
             confirmed,
         )
@@ -340,7 +343,7 @@ fn a_key_change_is_a_delete_and_a_create_that_name_each_other() {
 
 #[test]
 fn a_moved_row_that_is_not_visible_yet_leaves_no_trace_until_it_is() {
-    let server = Server { reselected: Reselected::Gone, too_early: 2 };
+    let server = Server { reselected: Reselected::Seen { values: None, upto: Lsn(300) }, too_early: 2 };
     let mut world = World::on(server, state(), 100);
     world.tell(0, &begin(200, 7));
     world.tell(0, &relation(&users('d')));
@@ -354,6 +357,38 @@ fn a_moved_row_that_is_not_visible_yet_leaves_no_trace_until_it_is() {
     world.tell(110, &moved);
     assert_eq!(world.rows(), [short("c", 1, 1), short("d", 1, 2), short("tombstone", 1, 2), short("c", 2, 3)]);
     assert_eq!(world.topic.0.last().expect("a create").event().unchanged, ["bio"], "the row is gone");
+}
+
+/// A row moved from 1 to 2, and its `bio` was read when the WAL ended at 300.
+fn moved_at_200() -> World {
+    let mut world = World::fresh();
+    let moved = update(Some((b'K', [Some("1"), None, None])), ["2", "b", "~"]);
+    world.transaction(7, 200, &[(0, relation(&users('d'))), (110, moved)]);
+    world
+}
+
+#[test]
+fn what_was_read_beside_the_stream_is_in_doubt_until_the_stream_has_caught_up() {
+    let mut world = moved_at_200();
+    assert_eq!(world.feed.state().moved().collect::<Vec<_>>(), [(7, "{\"id\":2}")]);
+    world.feed.keepalive(Lsn(299)).expect("nothing wrong");
+    assert_eq!(world.feed.state().moved().count(), 1);
+    world.feed.keepalive(Lsn(300)).expect("nothing wrong");
+    assert_eq!(world.feed.state().moved().count(), 0);
+}
+
+#[test]
+fn another_session_trusts_no_reading_of_the_one_before_and_reads_the_row_again() {
+    let mut world = moved_at_200().restart(208);
+    world.feed.keepalive(Lsn(500)).expect("nothing has to come again");
+    assert_eq!(world.feed.state().moved().count(), 1, "it may have been another server's");
+    world.feed.open_window(CHUNK, 7);
+    let chunk = Chunk { part: Part::Keys(vec!["{\"id\":2}".into()]), ..read("40:40:", &[["2", "b", "lost"]], None) };
+    assert!(world.feed.fill_window(CHUNK, chunk));
+    meet_marker(&mut world, 600);
+    assert_eq!(world.rows(), [short("r", 2, 1)]);
+    assert_eq!(world.feed.state().moved().count(), 0);
+    assert_eq!(world.feed.take_outcomes(), [(CHUNK, Outcome::Done { rows: 1 })]);
 }
 
 #[test]
@@ -424,7 +459,7 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
     let mut all = Rows::new(3);
     rows.iter().flatten().for_each(|cell| all.push(Some(cell.as_bytes())));
     let range = Range { after: None, upto: upto.map(|key| vec![key.to_owned()]) };
-    Chunk { snapshot: snapshot.parse().expect("a snapshot"), relation: users('d'), rows: all, range }
+    Chunk { snapshot: snapshot.parse().expect("a snapshot"), relation: users('d'), rows: all, part: Part::Range(range) }
 }
 
 fn meet_marker(world: &mut World, commit: u64) {
