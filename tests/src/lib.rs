@@ -15,6 +15,7 @@ pub mod place;
 pub mod playground;
 pub mod port;
 pub mod process;
+pub mod proxy;
 pub mod seed;
 pub mod servers;
 pub mod stack;

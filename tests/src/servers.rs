@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::{Error, supervisor};
 
-pub use kafka::{Broker, Jvm, Kafka, java_as_shipped};
+pub use kafka::{Broker, Door, Jvm, Kafka, java_as_shipped};
 pub use postgres::{Address as PostgresAddress, Postgres, Role};
 pub use redis::{Address as RedisAddress, Redis};
 

@@ -39,6 +39,17 @@ pub struct Pace {
     pub transactions_per_second: u32,
 }
 
+/// What writers do beyond what every reader of their changes must bear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// They truncate tables now and then, alone and among other changes.
+    pub truncate: bool,
+    /// They give rows other keys and leave their long columns alone, so that these are not in the stream.
+    pub move_alone: bool,
+    /// They outlive their server: a lost connection is made again.
+    pub persist: bool,
+}
+
 /// What the writers have done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
@@ -59,6 +70,18 @@ pub struct Workload {
 impl Workload {
     /// Sets writers to work on tables that exist.
     pub fn start(server: &PostgresAddress, database: &str, seed: u64, pace: Pace, shapes: &[Shape]) -> Workload {
+        Workload::start_in(Manner::default(), server, database, seed, pace, shapes)
+    }
+
+    /// The same in a manner of one's choice.
+    pub fn start_in(
+        manner: Manner,
+        server: &PostgresAddress,
+        database: &str,
+        seed: u64,
+        pace: Pace,
+        shapes: &[Shape],
+    ) -> Workload {
         let (stop, committed) = (CancellationToken::new(), Arc::new(AtomicU64::new(0)));
         let writers = (0..pace.writers).map(|n| {
             let (server, database, shapes) = (server.clone(), database.to_owned(), shapes.to_vec());
@@ -66,7 +89,9 @@ impl Workload {
             tokio::spawn(async move {
                 let client = server.connect(Role::Application, &database).await?;
                 let random = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(n));
-                Writer { client, random, shapes, totals: Totals::default(), committed }.run(pace, &stop).await
+                let writer =
+                    Writer { server, database, manner, client, random, shapes, totals: Totals::default(), committed };
+                writer.run(pace, &stop).await
             })
         });
         Workload { writers: writers.collect(), committed, stop }
@@ -110,6 +135,9 @@ pub async fn fill(client: &Client, seed: u64, shapes: &[Shape], rows: u32) -> Re
 }
 
 struct Writer {
+    server: PostgresAddress,
+    database: String,
+    manner: Manner,
     client: Client,
     random: ChaCha8Rng,
     shapes: Vec<Shape>,
@@ -148,19 +176,40 @@ impl Writer {
                 self.committed.fetch_add(1, Ordering::Relaxed);
             }
             Ok(()) => self.totals.rolled_back += 1,
-            Err(cause) if is_conflict(&cause) => {
+            Err(cause) if is_conflict(&cause) && !self.client.is_closed() => {
                 self.client.batch_execute("ROLLBACK").await.map_err(Error::during("roll back after a conflict"))?;
                 self.totals.rolled_back += 1;
             }
+            // Whether it was committed is for the server to know.
+            Err(_) if self.manner.persist && self.client.is_closed() => self.connect_again().await?,
             Err(cause) => return Err(Error::during(format!("write:\n{}", script.join(";\n")))(cause)),
         }
+        Ok(())
+    }
+
+    async fn connect_again(&mut self) -> Result<(), Error> {
+        let mut tries = tokio::time::interval(Duration::from_millis(100));
+        let connect = async {
+            loop {
+                tries.tick().await;
+                if let Ok(client) = self.server.connect(Role::Application, &self.database).await {
+                    return client;
+                }
+            }
+        };
+        let connected = tokio::time::timeout(WRITTEN_WITHIN, connect).await;
+        self.client = connected.map_err(Error::during("wait for the writer's server"))?;
         Ok(())
     }
 
     fn statement(&mut self) -> String {
         let shape = &self.shapes[self.random.random_range(0..self.shapes.len())];
         let random = &mut self.random;
+        if self.manner.truncate && random.random_range(0..400) == 0 {
+            return format!("TRUNCATE {}", shape.table().sql());
+        }
         match random.random_range(0..100) {
+            85..95 if self.manner.move_alone && random.random_range(0..2) == 0 => shape.move_alone(random),
             0..25 => shape.insert(random),
             25..35 => shape.upsert(random),
             35..60 => shape.touch(random),

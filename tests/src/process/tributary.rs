@@ -89,6 +89,13 @@ impl Tributary {
         Ok(())
     }
 
+    /// The same with another configuration; its port stays.
+    pub fn restart_with(&mut self, mut configuration: Configuration) -> Result<(), Error> {
+        configuration.set("http.listen", format!("127.0.0.1:{}", self.http));
+        self.configuration = configuration;
+        self.restart()
+    }
+
     /// SIGTERM, and waits: it drains and ends with exit code 0.
     pub async fn stop(&mut self) -> Result<(), Error> {
         let status = self.process.stop(Signal::SIGTERM, GRACE).await?;

@@ -24,12 +24,22 @@ pub enum Jvm {
     AsShipped,
 }
 
+/// A second way in, which the broker names to whoever comes by it: a proxy stands before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Door {
+    /// The port that the broker listens on.
+    pub port: u16,
+    /// The port that clients are sent to.
+    pub advertised: u16,
+}
+
 /// One node of a cluster: broker and controller in one.
 #[derive(Debug)]
 pub struct Broker {
     id: usize,
     jvm: Jvm,
     port: u16,
+    door: Option<Door>,
     controller_port: u16,
     folder: PathBuf,
     process: Option<Process>,
@@ -51,14 +61,21 @@ impl Kafka {
 
     /// The same in a JVM of one's choice.
     pub async fn start_in(count: usize, jvm: Jvm) -> Result<Kafka, Error> {
-        let mut kafka = Kafka::prepare(count).await?;
+        let mut kafka = Kafka::prepare(count, None).await?;
         kafka.brokers.iter_mut().for_each(|broker| broker.jvm = jvm);
         kafka.restart().await?;
         Ok(kafka)
     }
 
+    /// An empty cluster of one broker that can be reached by a door of its own as well.
+    pub async fn start_behind(door: Door) -> Result<Kafka, Error> {
+        let mut kafka = Kafka::prepare(1, Some(door)).await?;
+        kafka.restart().await?;
+        Ok(kafka)
+    }
+
     /// An empty cluster that does not run yet: its address is known before anybody answers there.
-    pub async fn prepare(count: usize) -> Result<Kafka, Error> {
+    async fn prepare(count: usize, door: Option<Door>) -> Result<Kafka, Error> {
         let folder = folder("kafka")?;
         let mut brokers = Vec::new();
         for id in 1..=count {
@@ -67,6 +84,7 @@ impl Kafka {
                 id,
                 jvm: Jvm::Small,
                 port,
+                door,
                 controller_port,
                 folder: folder.path().join(id.to_string()),
                 process: None,
@@ -235,16 +253,22 @@ impl Broker {
     fn write_properties(&self, voters: &[String]) -> Result<(), Error> {
         let replication = voters.len().min(3).to_string();
         let in_sync = if voters.len() >= 3 { "2" } else { "1" };
+        let mut listeners =
+            format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}", self.port, self.controller_port);
+        let mut advertised = format!("PLAINTEXT://127.0.0.1:{}", self.port);
+        if let Some(door) = self.door {
+            listeners.push_str(&format!(",DOOR://127.0.0.1:{}", door.port));
+            advertised.push_str(&format!(",DOOR://127.0.0.1:{}", door.advertised));
+        }
         let properties = [
             ("process.roles", "broker,controller"),
             ("node.id", &self.id.to_string()),
             ("controller.quorum.voters", &voters.join(",")),
             ("controller.listener.names", "CONTROLLER"),
-            (
-                "listeners",
-                &format!("PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}", self.port, self.controller_port),
-            ),
-            ("advertised.listeners", &format!("PLAINTEXT://127.0.0.1:{}", self.port)),
+            ("listeners", &listeners),
+            ("advertised.listeners", &advertised),
+            ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,DOOR:PLAINTEXT"),
+            ("inter.broker.listener.name", "PLAINTEXT"),
             ("log.dirs", &self.folder.join("data").display().to_string()),
             ("auto.create.topics.enable", "false"),
             ("offsets.topic.replication.factor", &replication),

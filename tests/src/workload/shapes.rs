@@ -63,15 +63,25 @@ impl Shape {
     /// that they are asked for, the event waits among the undecided: a case of its own, and not for every test.
     pub fn change_key(&self, random: &mut ChaCha8Rng) -> String {
         let (from, to) = ((self.key)(random), (self.key)(random));
-        let long =
-            self.values[self.light..].iter().map(|(column, draw)| format!("{} = {}", quote(column), draw(random)));
-        let key = self.table.key.iter().zip(&to).map(|(column, value)| format!("{} = {value}", quote(column)));
-        let set: Vec<String> = key.chain(long).collect();
+        let long = self.values[self.light..].iter();
+        let long = long.map(|(column, draw)| format!("{} = {}", quote(column), draw(random))).collect();
+        self.move_row(&from, &to, long)
+    }
+
+    /// The same, and nothing but the key is written.
+    pub fn move_alone(&self, random: &mut ChaCha8Rng) -> String {
+        let (from, to) = ((self.key)(random), (self.key)(random));
+        self.move_row(&from, &to, Vec::new())
+    }
+
+    fn move_row(&self, from: &[String], to: &[String], more: Vec<String>) -> String {
+        let key = self.table.key.iter().zip(to).map(|(column, value)| format!("{} = {value}", quote(column)));
+        let set: Vec<String> = key.chain(more).collect();
         let (table, set) = (self.table.sql(), set.join(", "));
         // Mostly where it is free: a transaction that always fails writes nothing.
-        let (taken, own) = (self.equals_in("other.", &to), self.equals_in("other.", &from));
+        let (taken, own) = (self.equals_in("other.", to), self.equals_in("other.", from));
         let free = format!("NOT EXISTS (SELECT FROM {table} AS other WHERE {taken} AND NOT ({own}))");
-        format!("UPDATE {table} SET {set} WHERE {} AND {free}", self.equals(&from))
+        format!("UPDATE {table} SET {set} WHERE {} AND {free}", self.equals(from))
     }
 
     /// Several rows at once.
