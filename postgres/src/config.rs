@@ -1,24 +1,46 @@
-//! Where a server is, who we are there, and what proof of itself we ask of it. Opens no socket and reads no file.
+//! Where a database is, who we are there, and what proof of itself we ask of its server. Opens no socket and reads no file.
 
+mod attributes;
+mod tls;
 mod url;
 
 use std::fmt;
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use service::config::{Reader, Secret};
 
-/// How long a whole connection may take, from the name's resolution to the first prompt.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub use attributes::{Found, TargetSession, UnknownTargetSession};
+pub use tls::{ChannelBinding, Pem, SslMode, Tls, UnknownChannelBinding, UnknownSslMode};
+pub use url::UrlError;
 
-/// One server and one database of it.
-#[derive(Clone, Debug)]
-pub struct Config {
+/// How long a whole connection to one host may take, from the name's resolution to the first prompt.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// PostgreSQL's own.
+const PORT: u16 = 5432;
+
+/// One host of a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
     /// A name or an address.
-    pub host: String,
+    pub name: String,
     /// The port, 5432 unless the url names another.
     pub port: u16,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Host { name, port } = self;
+        if name.contains(':') { write!(f, "[{name}]:{port}") } else { write!(f, "{name}:{port}") }
+    }
+}
+
+/// One database, on one server or on several of which one is the primary.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where it may be, in the order in which it is looked for. There is at least one.
+    pub hosts: Vec<Host>,
+    /// Which of these servers will do.
+    pub target_session: TargetSession,
     /// The role.
     pub user: String,
     /// The role's password; empty if the server asks for none.
@@ -27,91 +49,29 @@ pub struct Config {
     pub database: String,
     /// How the connection is protected.
     pub tls: Tls,
-    /// The longest that connecting may take.
+    /// Whether the password's proof is bound to the server's certificate.
+    pub channel_binding: ChannelBinding,
+    /// The longest that connecting to one host may take.
     pub connect_timeout: Duration,
-}
-
-/// How a connection is protected.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// What is asked of the server.
-    pub mode: SslMode,
-    /// PEM file of the authorities to trust, instead of the system's.
-    pub root_certificate: Option<PathBuf>,
-    /// PEM file of the certificate that proves us.
-    pub certificate: Option<PathBuf>,
-    /// PEM file of its key.
-    pub key: Option<PathBuf>,
-}
-
-/// What is asked of the server's TLS. Named as libpq names it; its modes that fall back in silence are left out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SslMode {
-    /// No TLS.
-    Disable,
-    /// Encrypted. The certificate is not looked at, unless root certificates are given: then as `verify-ca`.
-    Require,
-    /// The certificate comes from an authority that we trust.
-    VerifyCa,
-    /// And it is made out to the host that we meant.
-    #[default]
-    VerifyFull,
-}
-
-impl SslMode {
-    /// As it is written in a url.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            SslMode::Disable => "disable",
-            SslMode::Require => "require",
-            SslMode::VerifyCa => "verify-ca",
-            SslMode::VerifyFull => "verify-full",
-        }
-    }
-}
-
-/// The text names no mode that we support.
-#[derive(Debug, thiserror::Error)]
-pub enum UnknownSslMode {
-    /// One of libpq's modes that fall back in silence.
-    #[error(
-        "sslmode {0} may end in an unprotected connection without saying so: write verify-full, verify-ca, require or disable"
-    )]
-    Weak(String),
-    /// None at all.
-    #[error("sslmode is disable, require, verify-ca or verify-full (the default)")]
-    Unknown,
-}
-
-impl FromStr for SslMode {
-    type Err = UnknownSslMode;
-
-    fn from_str(text: &str) -> Result<SslMode, UnknownSslMode> {
-        let modes = [SslMode::Disable, SslMode::Require, SslMode::VerifyCa, SslMode::VerifyFull];
-        match modes.into_iter().find(|mode| mode.as_str() == text) {
-            Some(mode) => Ok(mode),
-            None if matches!(text, "allow" | "prefer") => Err(UnknownSslMode::Weak(text.to_owned())),
-            None => Err(UnknownSslMode::Unknown),
-        }
-    }
 }
 
 impl Default for Config {
     fn default() -> Config {
         Config {
-            host: "localhost".to_owned(),
-            port: 5432,
+            hosts: vec![Host { name: "localhost".to_owned(), port: PORT }],
+            target_session: TargetSession::Any,
             user: "postgres".to_owned(),
             password: Secret::default(),
             database: "postgres".to_owned(),
             tls: Tls::default(),
+            channel_binding: ChannelBinding::default(),
             connect_timeout: CONNECT_TIMEOUT,
         }
     }
 }
 
 impl Config {
-    /// Reads `url`, and over it `password`, `sslmode`, `sslrootcert`, `sslcert` and `sslkey`, of the section given.
+    /// Reads `url`, and over it the keys of its parameters and `password`, of the section given.
     pub fn read(section: &mut Reader<'_>) -> Config {
         let url: Secret = section.required("url");
         let mut config = Config::default();
@@ -124,25 +84,20 @@ impl Config {
         if let Some(password) = section.optional("password") {
             config.password = password;
         }
-        if let Some(mode) = section.parsed("sslmode") {
-            config.tls.mode = mode;
+        if let Some(target_session) = section.parsed("target_session_attrs") {
+            config.target_session = target_session;
         }
-        for (key, file) in [
-            ("sslrootcert", &mut config.tls.root_certificate),
-            ("sslcert", &mut config.tls.certificate),
-            ("sslkey", &mut config.tls.key),
-        ] {
-            if let Some(path) = section.optional::<String>(key) {
-                *file = Some(path.into());
-            }
+        if let Some(binding) = section.parsed("channel_binding") {
+            config.channel_binding = binding;
         }
-        if config.tls.certificate.is_some() != config.tls.key.is_some() {
-            section.fault("url", "sslcert and sslkey belong together: give both or none");
+        config.tls.read(section);
+        if config.channel_binding == ChannelBinding::Require && config.tls.mode == SslMode::Disable {
+            section.fault("url", "channel_binding=require needs TLS, which sslmode=disable rules out");
         }
         config
     }
 
-    /// Reads `postgresql://user:password@host:port/database?sslmode=verify-full&sslrootcert=FILE`.
+    /// Reads `postgresql://user:password@host:port,host:port/database?sslmode=verify-full&sslrootcert=FILE`.
     pub fn parse(text: &str) -> Result<Config, Vec<UrlError>> {
         url::parse(text)
     }
@@ -156,18 +111,22 @@ impl Config {
     pub fn with_database(&self, database: impl Into<String>) -> Config {
         Config { database: database.into(), ..self.clone() }
     }
-}
 
-pub use url::UrlError;
+    /// The host; of several the first.
+    pub fn host(&self) -> &Host {
+        self.hosts.first().expect("there is at least one host")
+    }
+
+    /// The same database at each host by itself, in the order in which they are tried.
+    pub fn each(&self) -> impl Iterator<Item = Config> + '_ {
+        self.hosts.iter().map(|host| Config { hosts: vec![host.clone()], ..self.clone() })
+    }
+}
 
 impl fmt::Display for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Config { host, port, database, user, .. } = self;
-        if host.contains(':') {
-            write!(f, "[{host}]:{port}/{database} as {user}")
-        } else {
-            write!(f, "{host}:{port}/{database} as {user}")
-        }
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}/{} as {}", hosts.join(","), self.database, self.user)
     }
 }
 

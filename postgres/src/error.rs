@@ -51,16 +51,28 @@ pub enum Error {
         #[source]
         cause: io::Error,
     },
-    /// A file with certificates or keys cannot be used.
-    #[error("cannot use {} as {purpose}: give a readable PEM file; a key must belong to its certificate, an X.509 of version 3", .file.display())]
+    /// Certificates or a key cannot be used.
+    #[error(
+        "cannot use {place} as {purpose}: give readable PEM; a key must be without a passphrase and belong to its certificate, an X.509 of version 3"
+    )]
     Certificates {
-        /// The file as configured.
-        file: PathBuf,
+        /// The file, or the key of the configuration that holds the text.
+        place: String,
         /// The parameter of the url that names it.
         purpose: &'static str,
         /// What was wrong with it.
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Others than we may read our key.
+    #[error(
+        "the key {} may be read by others (mode {mode:04o}): chmod 600 it, or 640 where it belongs to root; or give its text as sslkey_pem", .file.display()
+    )]
+    KeyPermissions {
+        /// The file as configured.
+        file: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// The system has no certificates to trust.
     #[error("no trusted certificates on this machine: name a file with `sslrootcert` in the url")]
@@ -84,6 +96,40 @@ pub enum Error {
         /// What it asked for.
         method: &'static str,
     },
+    /// The server would take a password's proof that is not bound to this connection, and we were told not to give one.
+    #[error("{server} cannot be asked with channel_binding=require: {remedy}")]
+    Unbound {
+        /// `host:port/database as user`.
+        server: String,
+        /// What is in the way, and what to change.
+        remedy: &'static str,
+    },
+    /// The server took our proof of the password and gave none, or a wrong one.
+    #[error(
+        "{server} does not prove that it knows the password of its user: it may be another machine in its place; check where the name leads, and do not send it a password"
+    )]
+    Unproven {
+        /// `host:port/database as user`.
+        server: String,
+        /// What was wrong with its proof.
+        #[source]
+        cause: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The server is not what `target_session_attrs` asks for.
+    #[error(
+        "{server} is {found}, and target_session_attrs={wanted} is asked for: name the primary, or wait until this one is promoted"
+    )]
+    WrongSession {
+        /// `host:port/database as user`.
+        server: String,
+        /// What it is.
+        found: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// Several hosts were named, and none will do.
+    #[error("none of the hosts will do:{}", Each(.0))]
+    Hosts(Vec<Error>),
     /// The server answered an operation with an error.
     #[error("cannot {operation}")]
     Server {
@@ -181,14 +227,24 @@ impl Error {
     /// Where it leads.
     pub fn severity(&self) -> Severity {
         match self {
-            Error::Unreachable { .. } | Error::Silent { .. } | Error::Lost { .. } | Error::Ended { .. } => {
+            Error::Unreachable { .. }
+            | Error::Silent { .. }
+            | Error::Lost { .. }
+            | Error::Ended { .. }
+            | Error::WrongSession { .. } => Severity::Transient,
+            // One of them may come back, or be promoted.
+            Error::Hosts(each) if each.iter().any(|error| error.severity() == Severity::Transient) => {
                 Severity::Transient
             }
+            Error::Hosts(_) => Severity::Fatal,
             Error::TlsRefused { .. }
             | Error::Untrusted { .. }
             | Error::Certificates { .. }
+            | Error::KeyPermissions { .. }
             | Error::NoRoots
             | Error::Method { .. }
+            | Error::Unbound { .. }
+            | Error::Unproven { .. }
             | Error::SlotMissing { .. }
             | Error::SlotExists { .. }
             | Error::NoFreeSlot { .. }
@@ -200,6 +256,27 @@ impl Error {
         }
     }
 
+    /// What it means that no host will do; a single one's failure stands for itself.
+    pub(crate) fn of_hosts(mut failures: Vec<Error>) -> Error {
+        match failures.pop() {
+            Some(only) if failures.is_empty() => only,
+            last => {
+                failures.extend(last);
+                Error::Hosts(failures)
+            }
+        }
+    }
+
+    /// Why the proof of a password could not be bound. `can_bind`: the connection gives something to bind to.
+    pub(crate) fn unbound(config: &Config, can_bind: bool) -> Error {
+        let remedy = if can_bind {
+            "it does not offer SCRAM-SHA-256-PLUS: allow scram-sha-256 for this user in pg_hba.conf, set the password anew if it is stored as md5, and connect without a proxy that ends TLS in between"
+        } else {
+            "the signature of its certificate defines no hash to bind to (Ed25519 and RSA-PSS do not): issue it with RSA or ECDSA over SHA-256, -384 or -512"
+        };
+        Error::Unbound { server: config.display(), remedy }
+    }
+
     /// What a server's refusal of a login means. `answer` ended the startup.
     pub(crate) fn login(config: &Config, answer: ServerError) -> Error {
         let server = config.display();
@@ -209,7 +286,12 @@ impl Error {
             "28000" if config.tls.mode == SslMode::Disable => {
                 "check pg_hba.conf for this user, database and address; it may demand TLS, which sslmode=disable rules out"
             }
-            "28000" => "check that the role exists and may log in, and pg_hba.conf for this user, database and address",
+            "28000" if config.tls.certificate.is_none() => {
+                "check that the role exists and may log in, and pg_hba.conf for this user, database and address; if it asks for a client certificate, give sslcert and sslkey"
+            }
+            "28000" => {
+                "check that the role exists and may log in, pg_hba.conf for this user, database and address, and that the client certificate is made out to the user"
+            }
             "3D000" => "check the name of the database in the url",
             "42501" => {
                 "give the role what it lacks: ALTER ROLE … REPLICATION for a slot, GRANT CONNECT for the database"
@@ -260,6 +342,15 @@ impl fmt::Display for ServerError {
 }
 
 impl std::error::Error for ServerError {}
+
+/// One failure a line, each with its causes.
+struct Each<'e>(&'e [Error]);
+
+impl fmt::Display for Each<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|error| write!(f, "\n  - {}", service::chain(error)))
+    }
+}
 
 struct Pid<'p>(&'p Option<i32>);
 

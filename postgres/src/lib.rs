@@ -1,7 +1,7 @@
 //! Connections to PostgreSQL: TLS, replication mode, pinned settings, quoting, SQLSTATE.
 //!
-//!     Config ──▶ transport (TCP, TLS) ──▶ connect()      ──▶ tokio_postgres::Client, settings pinned
-//!                                    └──▶ Replication    ──▶ frames of a slot
+//!     Config ──▶ hosts ──▶ transport (TCP, TLS) ──▶ connect()      ──▶ tokio_postgres::Client, settings pinned
+//!                                              └──▶ Replication    ──▶ frames of a slot
 //!
 //! It knows nothing of Kafka, and nothing of what the rows mean.
 
@@ -13,10 +13,11 @@ pub mod settings;
 pub mod sqlstate;
 
 mod client;
+mod hosts;
 mod tls;
 mod transport;
 
-pub use client::connect;
+pub use client::{connect, connect_at};
 pub use config::Config;
 pub use error::{Error, ServerError};
 pub use replication::{Frame, Replication};

@@ -10,6 +10,7 @@ mod binding;
 mod verifier;
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{Config, SslMode, Tls};
+use crate::config::{Config, Pem, SslMode, Tls};
 use crate::error::Error;
 use verifier::{Proof, Verifier};
 
@@ -34,7 +35,7 @@ pub(crate) struct Protected {
 /// Shakes hands over `tcp`, on which the server has agreed to TLS.
 pub(crate) async fn handshake(config: &Config, tcp: TcpStream) -> Result<Protected, Error> {
     let connector = TlsConnector::from(Arc::new(client(&config.tls)?));
-    let name = ServerName::try_from(config.host.clone()).map_err(|error| {
+    let name = ServerName::try_from(config.host().name.clone()).map_err(|error| {
         let cause = io::Error::new(io::ErrorKind::InvalidInput, error);
         Error::Untrusted { server: config.display(), remedy: "its name can stand in no certificate", cause }
     })?;
@@ -46,9 +47,19 @@ pub(crate) async fn handshake(config: &Config, tcp: TcpStream) -> Result<Protect
 
 /// TLS itself ended the handshake and will again, or the connection broke under it.
 fn failed(config: &Config, cause: io::Error) -> Error {
+    untrusted(config, cause)
+        .unwrap_or_else(|cause| Error::Lost { operation: format!("shake hands with {config}"), cause })
+}
+
+/// What it means when TLS failed under whoever read or wrote. By TLS 1.3 a server says only after the handshake that it
+/// does not take our certificate. Gives back what is no failure of TLS.
+pub(crate) fn untrusted(config: &Config, cause: io::Error) -> Result<Error, io::Error> {
     match cause.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-        Some(tls) => Error::Untrusted { server: config.display(), remedy: verifier::remedy(tls), cause },
-        None => Error::Lost { operation: format!("shake hands with {config}"), cause },
+        Some(tls) => {
+            let remedy = verifier::remedy(tls, config.tls.certificate.is_some());
+            Ok(Error::Untrusted { server: config.display(), remedy, cause })
+        }
+        None => Err(cause),
     }
 }
 
@@ -64,18 +75,18 @@ fn client(tls: &Tls) -> Result<ClientConfig, Error> {
         return Ok(builder.with_no_client_auth());
     };
     let chain = certificates(certificate, "sslcert")?;
-    let secret = PrivateKeyDer::from_pem_file(key).map_err(|cause| unusable(key, "sslkey", cause))?;
+    let secret = private_key(key)?;
     builder.with_client_auth_cert(chain, secret).map_err(|cause| unusable(key, "sslkey", cause))
 }
 
 fn proof(tls: &Tls, provider: &Arc<CryptoProvider>) -> Result<Proof, Error> {
     let (roots, given) = match (&tls.root_certificate, tls.mode) {
         (None, SslMode::Disable | SslMode::Require) => return Ok(Proof::None),
-        (Some(file), _) => {
-            let given = certificates(file, "sslrootcert")?;
+        (Some(pem), _) => {
+            let given = certificates(pem, "sslrootcert")?;
             let mut roots = RootCertStore::empty();
             for certificate in &given {
-                roots.add(certificate.clone()).map_err(|cause| unusable(file, "sslrootcert", cause))?;
+                roots.add(certificate.clone()).map_err(|cause| unusable(pem, "sslrootcert", cause))?;
             }
             (roots, given)
         }
@@ -93,15 +104,38 @@ fn proof(tls: &Tls, provider: &Arc<CryptoProvider>) -> Result<Proof, Error> {
     Ok(Proof::chain(roots, given, name, provider))
 }
 
-fn certificates(file: &Path, purpose: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-    let found = read.map_err(|cause| unusable(file, purpose, cause))?;
+fn certificates(pem: &Pem, purpose: &'static str) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let read = match pem {
+        Pem::File(file) => CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>),
+        Pem::Text { text, .. } => CertificateDer::pem_slice_iter(text.expose().as_bytes()).collect(),
+    };
+    let found = read.map_err(|cause| unusable(pem, purpose, cause))?;
     if found.is_empty() {
-        return Err(unusable(file, purpose, rustls_pki_types::pem::Error::NoItemsFound));
+        return Err(unusable(pem, purpose, rustls_pki_types::pem::Error::NoItemsFound));
     }
     Ok(found)
 }
 
-fn unusable(file: &Path, purpose: &'static str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Certificates { file: file.to_owned(), purpose, cause: Box::new(cause) }
+fn private_key(pem: &Pem) -> Result<PrivateKeyDer<'static>, Error> {
+    let read = match pem {
+        Pem::File(file) => {
+            keep_secret(file)?;
+            PrivateKeyDer::from_pem_file(file)
+        }
+        Pem::Text { text, .. } => PrivateKeyDer::from_pem_slice(text.expose().as_bytes()),
+    };
+    read.map_err(|cause| unusable(pem, "sslkey", cause))
+}
+
+/// As strict as libpq: nobody else may read a key, but for the group of one that belongs to root.
+fn keep_secret(file: &Path) -> Result<(), Error> {
+    // A file that is not there is told by whoever reads it.
+    let Ok(metadata) = file.metadata() else { return Ok(()) };
+    let mode = metadata.mode() & 0o7777;
+    let others = if metadata.uid() == 0 { 0o037 } else { 0o077 };
+    if mode & others == 0 { Ok(()) } else { Err(Error::KeyPermissions { file: file.to_owned(), mode }) }
+}
+
+fn unusable(pem: &Pem, purpose: &'static str, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::Certificates { place: pem.to_string(), purpose, cause: Box::new(cause) }
 }

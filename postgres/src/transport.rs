@@ -9,7 +9,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use tokio_postgres::tls::{ChannelBinding, TlsStream as Binds};
 use tokio_rustls::client::TlsStream;
 
@@ -21,6 +21,9 @@ use crate::tls;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 3;
+/// What we have sent and nobody has acknowledged is given up after as long: keepalives are silent while it is on its way.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(60);
 
 /// The time that is left for connecting.
 #[derive(Clone, Copy, Debug)]
@@ -32,6 +35,10 @@ pub(crate) struct Deadline<'c> {
 impl<'c> Deadline<'c> {
     pub(crate) fn of(config: &'c Config) -> Deadline<'c> {
         Deadline { config, at: Instant::now() + config.connect_timeout }
+    }
+
+    fn left(&self) -> Duration {
+        self.at.saturating_duration_since(Instant::now())
     }
 
     /// `step`, if it ends in time; else the server is silent during `what`.
@@ -66,7 +73,7 @@ impl Stream {
     /// Connects, and protects the connection as `config` asks.
     pub(crate) async fn open(config: &Config, deadline: Deadline<'_>) -> Result<Stream, Error> {
         let remedy = "check host and port of the url, and that no firewall drops the packets";
-        let mut tcp = deadline.bound("connecting", remedy, dial(config)).await?;
+        let mut tcp = deadline.bound("connecting", remedy, dial(config, deadline)).await?;
         if config.tls.mode == SslMode::Disable {
             return Ok(Stream { inner: Inner::Plain(tcp), binding: None });
         }
@@ -88,14 +95,19 @@ impl Stream {
     }
 }
 
-async fn dial(config: &Config) -> Result<TcpStream, Error> {
+async fn dial(config: &Config, deadline: Deadline<'_>) -> Result<TcpStream, Error> {
+    let host = config.host();
     let unreachable = |cause| Error::Unreachable { server: config.display(), cause };
-    let addresses = tokio::net::lookup_host((config.host.as_str(), config.port)).await.map_err(unreachable)?;
+    let addresses = tokio::net::lookup_host((host.name.as_str(), host.port)).await.map_err(unreachable)?;
+    let addresses: Vec<_> = addresses.collect();
     let mut refusal = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-    for address in addresses {
-        match TcpStream::connect(address).await {
-            Ok(tcp) => return tune(&tcp).map(|()| tcp).map_err(unreachable),
-            Err(cause) => refusal = cause,
+    for (tried, address) in addresses.iter().enumerate() {
+        // One that swallows packets must leave the others their share of the time.
+        let share = deadline.left() / u32::try_from(addresses.len() - tried).unwrap_or(u32::MAX);
+        match timeout(share, TcpStream::connect(address)).await {
+            Ok(Ok(tcp)) => return tune(&tcp).map(|()| tcp).map_err(unreachable),
+            Ok(Err(cause)) => refusal = cause,
+            Err(_) => refusal = io::Error::new(io::ErrorKind::TimedOut, format!("{address} does not answer")),
         }
     }
     Err(unreachable(refusal))
@@ -104,7 +116,10 @@ async fn dial(config: &Config) -> Result<TcpStream, Error> {
 fn tune(tcp: &TcpStream) -> io::Result<()> {
     let keepalive =
         TcpKeepalive::new().with_time(KEEPALIVE_IDLE).with_interval(KEEPALIVE_INTERVAL).with_retries(KEEPALIVE_RETRIES);
-    SockRef::from(tcp).set_tcp_keepalive(&keepalive)?;
+    let socket = SockRef::from(tcp);
+    socket.set_tcp_keepalive(&keepalive)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))?;
     tcp.set_nodelay(true)
 }
 

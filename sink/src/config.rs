@@ -5,6 +5,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use postgres::config::ChannelBinding;
 use schemas::{TableName, topic};
 use service::config::{Reader, Secret};
 
@@ -135,6 +136,12 @@ impl Config {
     pub fn read(root: &mut Reader<'_>, published: &[TableName]) -> Config {
         let target = root.optional_section("target").map(|mut section| {
             let target = postgres::Config::read(&mut section);
+            if target.channel_binding == ChannelBinding::Require {
+                section.fault(
+                    "channel_binding",
+                    "the driver of the sink cannot bind: leave it out, and let sslmode=verify-full keep others from standing in between",
+                );
+            }
             section.finish();
             target
         });

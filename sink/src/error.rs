@@ -54,6 +54,23 @@ pub enum Error {
         cause: sqlx::Error,
     },
 
+    /// A server of the target is not what `target_session_attrs` asks for.
+    #[error(
+        "the target {target} is {found}, and target_session_attrs={wanted} is asked for: name the primary, or wait until this one is promoted"
+    )]
+    WrongSession {
+        /// Its address, without secrets.
+        target: String,
+        /// What it is.
+        found: &'static str,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+
+    /// Several hosts of the target were named, and none will do.
+    #[error("none of the target's hosts will do:{}", each(.0))]
+    Hosts(Vec<Error>),
+
     /// A statement of our own failed on the target.
     #[error("cannot {operation} on the target {target}")]
     Target {
@@ -378,10 +395,23 @@ impl Error {
         match self {
             Error::Kafka { cause, .. } if cause.is_transient() => Severity::Transient,
             Error::Connect { cause, .. } | Error::Target { cause, .. } => of_sql(cause),
-            Error::Silent { .. } => Severity::Transient,
+            Error::Silent { .. } | Error::WrongSession { .. } => Severity::Transient,
+            // One of them may come back, or be promoted.
+            Error::Hosts(each) if each.iter().any(Error::is_transient) => Severity::Transient,
             Error::Redis { cause, .. } => of_redis(cause),
             Error::Announce { answer, .. } => of_answer(answer),
             _ => Severity::Fatal,
+        }
+    }
+
+    /// What it means that no host of the target will do; a single one's failure stands for itself.
+    pub(crate) fn of_hosts(mut failures: Vec<Error>) -> Error {
+        match failures.pop() {
+            Some(only) if failures.is_empty() => only,
+            last => {
+                failures.extend(last);
+                Error::Hosts(failures)
+            }
         }
     }
 
@@ -407,6 +437,11 @@ pub(crate) fn of_sql(cause: &sqlx::Error) -> Severity {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::Protocol(_) => Severity::Transient,
         _ => Severity::Fatal,
     }
+}
+
+/// One failure a line, each with its causes.
+fn each(failures: &[Error]) -> String {
+    failures.iter().map(|error| format!("\n  - {}", service::chain(error))).collect()
 }
 
 fn of_redis(cause: &redis::RedisError) -> Severity {

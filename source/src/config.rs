@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use postgres::config::TargetSession;
 use schemas::TableName;
 use service::config::Reader;
 
@@ -82,7 +83,11 @@ impl Config {
     /// Reads `[source]`. `prefix` is the configuration's.
     pub fn read(section: &mut Reader<'_>, prefix: &str) -> Config {
         let ours = format!("tributary_{}", plain(prefix));
-        let postgres = postgres::Config::read(section);
+        let postgres = postgres::Config {
+            // The slot, the logical messages and what is visible are the primary's, whatever else answers.
+            target_session: TargetSession::Primary,
+            ..postgres::Config::read(section)
+        };
         let tables: Vec<TableName> = section.parsed_list("tables");
         if tables.is_empty() && !section.has("tables") {
             section.fault("tables", "missing: list the tables to publish, as in tables = [\"public.users\"]");

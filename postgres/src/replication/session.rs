@@ -11,10 +11,10 @@ use postgres_protocol::message::frontend;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::frame;
-use crate::config::Config;
+use crate::config::{self, Config, Found};
 use crate::error::{Error, ServerError};
-use crate::settings;
 use crate::transport::{Deadline, Stream};
+use crate::{hosts, settings, tls};
 
 /// Room that a read finds at least.
 const READ_BYTES: usize = 256 * 1024;
@@ -64,6 +64,12 @@ pub(super) enum Answer {
 
 impl Session {
     pub(super) async fn open(config: &Config, purpose: &str) -> Result<Session, Error> {
+        let (session, _) = hosts::first(config, |one| async move { Session::open_at(&one, purpose).await }).await?;
+        Ok(session)
+    }
+
+    /// The same at the one host of `config`.
+    async fn open_at(config: &Config, purpose: &str) -> Result<Session, Error> {
         let deadline = Deadline::of(config);
         let stream = Stream::open(config, deadline).await?;
         let mut session = Session {
@@ -75,7 +81,9 @@ impl Session {
             pid: 0,
         };
         let remedy = "it accepts connections but does not answer: is it overloaded, or something else than PostgreSQL?";
-        deadline.bound("the login", remedy, session.login(config, purpose)).await?;
+        let login = async { session.login(config, purpose).await.map_err(|error| of_tls(config, error)) };
+        let found = deadline.bound("the login", remedy, login).await?;
+        hosts::judge(config, found)?;
         let statements = settings::statements(settings::major(&session.version).unwrap_or_default());
         if !statements.is_empty() {
             let pin = session.command("pin the settings", &statements);
@@ -84,7 +92,7 @@ impl Session {
         Ok(session)
     }
 
-    async fn login(&mut self, config: &Config, purpose: &str) -> Result<(), Error> {
+    async fn login(&mut self, config: &Config, purpose: &str) -> Result<Found, Error> {
         let (options, name) = (settings::options(), settings::application_name(purpose));
         let parameters = [
             ("user", config.user.as_str()),
@@ -96,19 +104,34 @@ impl Session {
         ];
         frontend::startup_message(parameters, &mut self.write).map_err(|cause| self.lost(LOGIN, cause))?;
         self.flush(LOGIN).await?;
+        let mut is_bound = config.channel_binding != config::ChannelBinding::Require;
         loop {
-            match self.message(LOGIN).await? {
+            let message = self.message(LOGIN).await?;
+            let is_proof_taken = matches!(
+                message,
+                Message::AuthenticationOk
+                    | Message::AuthenticationCleartextPassword
+                    | Message::AuthenticationMd5Password(_)
+            );
+            if is_proof_taken && !is_bound {
+                return Err(Error::unbound(config, self.stream.binding().is_some()));
+            }
+            match message {
                 Message::AuthenticationOk => return self.greeting(config).await,
-                Message::AuthenticationSasl(body) => self.scram(config, &body).await?,
+                Message::AuthenticationSasl(body) => {
+                    self.scram(config, &body).await?;
+                    is_bound = true;
+                }
                 Message::AuthenticationCleartextPassword => self.password(config.password.expose().as_bytes()).await?,
                 Message::AuthenticationMd5Password(body) => {
                     let password = config.password.expose().as_bytes();
                     let hash = authentication::md5_hash(config.user.as_bytes(), password, body.salt());
                     self.password(hash.as_bytes()).await?;
                 }
-                Message::AuthenticationGss | Message::AuthenticationKerberosV5 => return Err(self.method("GSSAPI")),
-                Message::AuthenticationSspi => return Err(self.method("SSPI")),
-                Message::AuthenticationScmCredential => return Err(self.method("SCM credentials")),
+                Message::AuthenticationGss
+                | Message::AuthenticationKerberosV5
+                | Message::AuthenticationSspi
+                | Message::AuthenticationScmCredential => return Err(self.method("another proof than a password")),
                 Message::ErrorResponse(body) => return Err(Error::login(config, frame::failure(&body))),
                 Message::NoticeResponse(_) => {}
                 _ => return Err(self.confused(LOGIN, "an answer that is no step of a login")),
@@ -117,15 +140,19 @@ impl Session {
     }
 
     /// What comes between the login and the first command.
-    async fn greeting(&mut self, config: &Config) -> Result<(), Error> {
+    async fn greeting(&mut self, config: &Config) -> Result<Found, Error> {
+        let mut found = Found::default();
         loop {
             match self.message(LOGIN).await? {
-                Message::ParameterStatus(body) if body.name().is_ok_and(|name| name == "server_version") => {
-                    self.version = body.value().unwrap_or_default().to_owned();
-                }
+                Message::ParameterStatus(body) => match (body.name(), body.value()) {
+                    (Ok("server_version"), Ok(version)) => version.clone_into(&mut self.version),
+                    (Ok(name), Ok(value)) => found.note(name, value),
+                    // One that cannot be read is none that we need.
+                    _ => {}
+                },
                 Message::BackendKeyData(body) => self.pid = body.process_id(),
-                Message::ParameterStatus(_) | Message::NoticeResponse(_) => {}
-                Message::ReadyForQuery(_) => return Ok(()),
+                Message::NoticeResponse(_) => {}
+                Message::ReadyForQuery(_) => return Ok(found),
                 Message::ErrorResponse(body) => return Err(Error::login(config, frame::failure(&body))),
                 _ => return Err(self.confused(LOGIN, "an answer that is no step of a greeting")),
             }
@@ -139,7 +166,9 @@ impl Session {
 
     async fn scram(&mut self, config: &Config, offer: &AuthenticationSaslBody) -> Result<(), Error> {
         let offered: Vec<&str> = offer.mechanisms().collect().map_err(|cause| self.lost(LOGIN, cause))?;
-        let (mechanism, binding) = match self.stream.binding() {
+        let binding = self.stream.binding().filter(|_| config.channel_binding != config::ChannelBinding::Disable);
+        let can_bind = binding.is_some();
+        let (mechanism, binding) = match binding {
             Some(binding) if offered.contains(&sasl::SCRAM_SHA_256_PLUS) => {
                 (sasl::SCRAM_SHA_256_PLUS, ChannelBinding::tls_server_end_point(binding))
             }
@@ -148,7 +177,10 @@ impl Session {
             None => (sasl::SCRAM_SHA_256, ChannelBinding::unsupported()),
         };
         if !offered.contains(&mechanism) {
-            return Err(self.method("a SASL mechanism other than SCRAM-SHA-256"));
+            return Err(self.method("another mechanism than SCRAM-SHA-256"));
+        }
+        if mechanism != sasl::SCRAM_SHA_256_PLUS && config.channel_binding == config::ChannelBinding::Require {
+            return Err(Error::unbound(config, can_bind));
         }
         let mut scram = ScramSha256::new(config.password.expose().as_bytes(), binding);
         frontend::sasl_initial_response(mechanism, scram.message(), &mut self.write)
@@ -156,7 +188,7 @@ impl Session {
         self.flush(LOGIN).await?;
         match self.message(LOGIN).await? {
             Message::AuthenticationSaslContinue(body) => {
-                scram.update(body.data()).map_err(|cause| self.confused(LOGIN, cause))?;
+                scram.update(body.data()).map_err(|cause| self.unproven(cause))?;
             }
             Message::ErrorResponse(body) => return Err(Error::login(config, frame::failure(&body))),
             _ => return Err(self.confused(LOGIN, "an answer that is no step of SCRAM")),
@@ -165,9 +197,7 @@ impl Session {
         self.flush(LOGIN).await?;
         match self.message(LOGIN).await? {
             // The server proves in turn that it knows the password.
-            Message::AuthenticationSaslFinal(body) => {
-                scram.finish(body.data()).map_err(|cause| self.confused(LOGIN, cause))
-            }
+            Message::AuthenticationSaslFinal(body) => scram.finish(body.data()).map_err(|cause| self.unproven(cause)),
             Message::ErrorResponse(body) => Err(Error::login(config, frame::failure(&body))),
             _ => Err(self.confused(LOGIN, "an answer that is no step of SCRAM")),
         }
@@ -283,12 +313,26 @@ impl Session {
         Error::Protocol { operation: format!("{operation} at {}", self.server), what: what.to_string() }
     }
 
+    fn unproven(&self, cause: io::Error) -> Error {
+        Error::Unproven { server: self.server.clone(), cause: Box::new(cause) }
+    }
+
     fn method(&self, method: &'static str) -> Error {
         Error::Method { server: self.server.clone(), method }
     }
 }
 
 const LOGIN: &str = "log in";
+
+/// A connection that was lost because TLS failed on it was not lost.
+fn of_tls(config: &Config, error: Error) -> Error {
+    match error {
+        Error::Lost { operation, cause } => {
+            tls::untrusted(config, cause).unwrap_or_else(|cause| Error::Lost { operation, cause })
+        }
+        other => other,
+    }
+}
 
 fn server(operation: &str, cause: ServerError) -> Error {
     Error::Server { operation: operation.to_owned(), cause }

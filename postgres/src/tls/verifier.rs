@@ -101,8 +101,8 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-/// What to change, by what was wrong in a handshake.
-pub(super) fn remedy(cause: &rustls::Error) -> &'static str {
+/// What to change, by what was wrong. `shown`: we have a certificate of our own.
+pub(super) fn remedy(cause: &rustls::Error, shown: bool) -> &'static str {
     use CertificateError::{
         Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
         UnknownIssuer,
@@ -126,6 +126,9 @@ pub(super) fn remedy(cause: &rustls::Error) -> &'static str {
                  in the url, else issue it anew (X.509 version 3, with subjectAltName)"
             }
         },
+        rustls::Error::AlertReceived(_) if shown => {
+            "it does not take our certificate: `sslcert` must come from an authority in the server's ssl_ca_file, and not have expired"
+        }
         rustls::Error::AlertReceived(_) => {
             "it refused our handshake: if it asks for a client certificate, give `sslcert` and `sslkey` in the url"
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use postgres::config::SslMode;
+use postgres::config::{Found, Pem, SslMode, TargetSession};
 use postgres::settings;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, Executor, Row};
@@ -34,7 +34,10 @@ const STATEMENTS_MAX: usize = 1_000;
 /// The target's connections for one group.
 #[derive(Debug)]
 pub(crate) struct Pool {
-    options: PgConnectOptions,
+    /// Where it may be, in the order in which it is looked for.
+    hosts: Vec<Host>,
+    /// Which of these servers will do.
+    target_session: TargetSession,
     connect_timeout: Duration,
     /// How messages call the target.
     pub(crate) display: String,
@@ -43,6 +46,14 @@ pub(crate) struct Pool {
     /// Whether the server let us take the replica role.
     replica: AtomicBool,
     told: AtomicBool,
+}
+
+/// One host of the target.
+#[derive(Debug)]
+struct Host {
+    /// How messages call it.
+    display: String,
+    options: PgConnectOptions,
 }
 
 /// A connection in use. Dropped without [`Lease::keep`] it is closed, whatever its state.
@@ -67,7 +78,8 @@ impl Lease<'_> {
 impl Pool {
     pub(crate) fn new(config: &postgres::Config, group: &Group) -> Pool {
         Pool {
-            options: options(config, group),
+            hosts: config.each().map(|one| Host { display: one.display(), options: options(&one, group) }).collect(),
+            target_session: config.target_session,
             connect_timeout: config.connect_timeout,
             display: config.display(),
             permits: Semaphore::new(group.connections),
@@ -93,22 +105,40 @@ impl Pool {
         self.replica.load(Ordering::Relaxed)
     }
 
+    /// At the first host that will do. All are tried: during a failover one says nothing of the next.
     async fn connect(&self) -> Result<PgConnection, Error> {
-        let refused = |cause| Error::Connect { target: self.display.clone(), cause };
-        let connecting = async {
-            let mut connection = PgConnection::connect_with(&self.options).await?;
-            let version = sqlx::query("SHOW server_version").fetch_one(&mut connection).await?;
-            let version = settings::major(version.get(0)).unwrap_or_default();
-            let newer = settings::statements(version);
-            if !newer.is_empty() {
-                connection.execute(sqlx::raw_sql(AssertSqlSafe(newer))).await?;
+        let mut failures = Vec::new();
+        for host in &self.hosts {
+            match self.connect_at(host).await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => failures.push(error),
             }
-            self.take_replica_role(&mut connection).await?;
+        }
+        Err(Error::of_hosts(failures))
+    }
+
+    async fn connect_at(&self, host: &Host) -> Result<PgConnection, Error> {
+        const GREETING: &str = "SELECT current_setting('server_version'), pg_is_in_recovery(), \
+                                current_setting('default_transaction_read_only') = 'on'";
+        let target = || host.display.clone();
+        let connecting = async {
+            let failed = |cause| Error::Connect { target: target(), cause };
+            let mut connection = PgConnection::connect_with(&host.options).await.map_err(failed)?;
+            let row = sqlx::query(GREETING).fetch_one(&mut connection).await.map_err(failed)?;
+            let found = Found { is_standby: row.get(1), is_read_only: row.get(2) };
+            if let Some(found) = self.target_session.objection(found) {
+                return Err(Error::WrongSession { target: target(), found, wanted: self.target_session.as_str() });
+            }
+            let newer = settings::statements(settings::major(row.get(0)).unwrap_or_default());
+            if !newer.is_empty() {
+                connection.execute(sqlx::raw_sql(AssertSqlSafe(newer))).await.map_err(failed)?;
+            }
+            self.take_replica_role(&mut connection).await.map_err(failed)?;
             Ok(connection)
         };
         let seconds = self.connect_timeout.as_secs();
-        let silent = |_| Error::Silent { target: self.display.clone(), operation: "let us in", seconds };
-        tokio::time::timeout(self.connect_timeout, connecting).await.map_err(silent)?.map_err(refused)
+        let silent = |_| Error::Silent { target: target(), operation: "let us in", seconds };
+        tokio::time::timeout(self.connect_timeout, connecting).await.map_err(silent)?
     }
 
     async fn take_replica_role(&self, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
@@ -143,8 +173,8 @@ fn options(config: &postgres::Config, group: &Group) -> PgConnectOptions {
         SslMode::VerifyFull => PgSslMode::VerifyFull,
     };
     let mut options = PgConnectOptions::new_without_pgpass()
-        .host(&config.host)
-        .port(config.port)
+        .host(&config.host().name)
+        .port(config.host().port)
         .username(&config.user)
         .database(&config.database)
         .ssl_mode(mode)
@@ -158,11 +188,19 @@ fn options(config: &postgres::Config, group: &Group) -> PgConnectOptions {
     if !config.password.is_empty() {
         options = options.password(config.password.expose());
     }
-    if let Some(file) = &config.tls.root_certificate {
-        options = options.ssl_root_cert(file);
+    options = match &config.tls.root_certificate {
+        Some(Pem::File(file)) => options.ssl_root_cert(file),
+        Some(Pem::Text { text, .. }) => options.ssl_root_cert_from_pem(text.expose().as_bytes().to_vec()),
+        None => options,
+    };
+    options = match &config.tls.certificate {
+        Some(Pem::File(file)) => options.ssl_client_cert(file),
+        Some(Pem::Text { text, .. }) => options.ssl_client_cert_from_pem(text.expose()),
+        None => options,
+    };
+    match &config.tls.key {
+        Some(Pem::File(file)) => options.ssl_client_key(file),
+        Some(Pem::Text { text, .. }) => options.ssl_client_key_from_pem(text.expose()),
+        None => options,
     }
-    if let (Some(certificate), Some(key)) = (&config.tls.certificate, &config.tls.key) {
-        options = options.ssl_client_cert(certificate).ssl_client_key(key);
-    }
-    options
 }
