@@ -13,6 +13,8 @@ mod config;
 mod copy;
 mod error;
 mod feed;
+#[cfg(test)]
+mod foreign;
 mod history;
 mod pgoutput;
 mod range;

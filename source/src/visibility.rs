@@ -41,14 +41,16 @@ impl FromStr for Snapshot {
     fn from_str(text: &str) -> Result<Self, ParseError> {
         let parse = || {
             let mut parts = text.splitn(3, ':');
-            let (_xmin, xmax, list) = (parts.next()?, parts.next()?, parts.next()?);
+            let (xmin, xmax, list) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?, parts.next()?);
             let mut in_progress = list
                 .split(',')
                 .filter(|xid| !xid.is_empty())
                 .map(|xid| xid.parse().ok())
                 .collect::<Option<Vec<u64>>>()?;
             in_progress.sort_unstable();
-            Some(Snapshot { xmax: xmax.parse().ok()?, in_progress })
+            in_progress.dedup();
+            let sound = xmin <= xmax && in_progress.iter().all(|xid| (xmin..xmax).contains(xid));
+            sound.then_some(Snapshot { xmax, in_progress })
         };
         parse().ok_or_else(|| ParseError(text.to_owned()))
     }
@@ -76,6 +78,13 @@ mod tests {
         let s = snapshot("4294967290:4294967300:4294967295");
         assert!(s.sees(4_294_967_294) && s.sees(3));
         assert!(!s.sees(4_294_967_295) && !s.sees(4));
+    }
+
+    #[test]
+    fn what_no_server_prints_is_no_snapshot() {
+        for text in ["", "1", "1:2", "1:2:x", "2:1:", "1:2:9", "5:9:4", "1:99999999999999999999:", "-1:2:", "1:2:3:4"] {
+            assert!(text.parse::<Snapshot>().is_err(), "{text:?} was taken for one");
+        }
     }
 
     proptest! {
