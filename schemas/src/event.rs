@@ -251,6 +251,10 @@ pub enum Control {
         columns: Vec<Column>,
         /// The relation's fingerprint, as in the header `schema` of its rows.
         fingerprint: Fingerprint,
+        /// Rows changed without being sent, as when a column came with values for the rows that are there: what stands in the
+        /// topic of them may be outdated, unless a load of the table follows.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        rows_rewritten: bool,
     },
     /// The tables were emptied by one command.
     Truncate {

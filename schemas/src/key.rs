@@ -5,10 +5,13 @@
 
 use std::borrow::Cow;
 
+use serde::{Deserialize, Serialize};
+
 use crate::value::Form;
 
 /// How the canonical text of a type's values is found from their text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Canonical {
     /// Equal values have equal texts.
     Same,

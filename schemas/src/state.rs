@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::{Column, LoadMode};
 use crate::fingerprint::Fingerprint;
+use crate::key::Canonical;
 use crate::{Lsn, Position, Seq, TableName};
 
 /// The key of a state record.
@@ -122,7 +123,41 @@ pub struct Table {
     /// Whether keys have no canonical text, so that all records go to partition 0.
     #[serde(default)]
     pub single_partition: bool,
+    /// How the canonical text of each column of the key is found, in the key's order: a type that is dropped later can be
+    /// asked no more. Empty in records of before, and where there is none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub routing: Vec<Canonical>,
+    /// What the catalog showed when every row of the table was last known to be in the topic; absent until it was looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub imprint: Option<Imprint>,
 }
+
+/// What the catalog shows of a published table. A later difference tells of rows that changed without being sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imprint {
+    /// The publication's OID: another one is another publication of the same name.
+    pub publication: u32,
+    /// The OID of the publication's entry for the table or its schema; absent where the publication is for all tables. It is
+    /// another one after every change of row filter or column list, and after the table was taken out and put back.
+    pub entry: Option<u32>,
+    /// The columns, by number, of the index that names rows.
+    pub key: Vec<i16>,
+    /// The highest number that a column ever had.
+    pub last_column: i16,
+    /// The published columns.
+    pub columns: Vec<ImprintColumn>,
+    /// Where the rows lie: the table itself, or each of its partitions that holds rows.
+    pub files: Vec<ImprintFile>,
+}
+
+/// A column: number, name, type, base type, modifier, and the transaction that last wrote its row in the catalog.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImprintColumn(pub i16, pub String, pub u32, pub u32, pub i32, pub u32);
+
+/// A table's storage: its OID, the number of its file, and the OID of its TOAST table (0 without). ALTER TABLE gives it
+/// another one of both when it writes the rows anew; VACUUM FULL, CLUSTER and TRUNCATE change the file alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImprintFile(pub u32, pub u32, pub u32);
 
 /// A topic as it was found when it was first used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -118,6 +118,8 @@ pub async fn first(
         columns: Vec::new(),
         fingerprint: Default::default(),
         single_partition: found.relation.single_partition,
+        routing: Vec::new(),
+        imprint: None,
     };
     let tables = survey.tables.iter().map(|found| (found.oid, table(found))).collect();
     let state = State::first(stream, tables, found);

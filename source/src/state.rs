@@ -267,6 +267,8 @@ pub(crate) mod tests {
             columns: vec![],
             fingerprint: Default::default(),
             single_partition: false,
+            routing: vec![],
+            imprint: None,
         };
         let topic = Topic { id: "t".into(), partitions: 2, seq: vec![Seq(0); 2] };
         State::first(stream, [(7, table)].into(), vec![("shop.public.users".into(), topic)])

@@ -33,12 +33,17 @@ pub fn examples() -> Vec<Example> {
         Example::of_records(
             "schema",
             "a relation at first sight, in front of its first row",
-            records(&schema(&orders, None), 2, at(24_023_128, 0), TRANSACTION),
+            records(&schema(&orders, None, false), 2, at(24_023_128, 0), TRANSACTION),
         ),
         Example::of_records(
             "schema_change",
             "a relation that has another key from here on",
-            records(&schema(&users, Some(vec!["name".to_owned()])), 18, at(24_023_128, 0), TRANSACTION),
+            records(&schema(&users, Some(vec!["name".to_owned()]), false), 18, at(24_023_128, 0), TRANSACTION),
+        ),
+        Example::of_records(
+            "schema_rewritten",
+            "a relation some rows of which changed without being sent",
+            records(&schema(&users, Some(users.key()), true), 18, at(24_023_128, 0), TRANSACTION),
         ),
         Example::of_records(
             "truncate",
@@ -53,7 +58,7 @@ fn table(table: &Table) -> ControlTable {
     ControlTable { schema, table: name, topic: table.topic(), partitions: PARTITIONS }
 }
 
-fn schema(of: &Table, previous_key: Option<Vec<String>>) -> Control {
+fn schema(of: &Table, previous_key: Option<Vec<String>>, rows_rewritten: bool) -> Control {
     Control::Schema {
         tables: vec![table(of)],
         identity: of.identity,
@@ -61,6 +66,7 @@ fn schema(of: &Table, previous_key: Option<Vec<String>>) -> Control {
         previous_key,
         columns: of.columns.clone(),
         fingerprint: of.fingerprint(),
+        rows_rewritten,
     }
 }
 

@@ -2,7 +2,10 @@
 
 use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
-use schemas::state::{Key, Load, LoadTable, Moved, Range, Sent, Stream, Table as Relation, Topic};
+use schemas::key::Canonical;
+use schemas::state::{
+    Imprint, ImprintColumn, ImprintFile, Key, Load, LoadTable, Moved, Range, Sent, Stream, Table as Relation, Topic,
+};
 use schemas::{CONTRACT, Lsn, Seq, topic};
 use serde::Serialize;
 
@@ -48,6 +51,11 @@ pub fn examples() -> Vec<Example> {
             ],
         ),
         Example::of_records(
+            "state_imprint",
+            "a relation as published, with what the catalog showed of it: no row has changed since without being sent",
+            [record(Key::Table(users.oid), Some(&watched(&users)))],
+        ),
+        Example::of_records(
             "state_load_done",
             "a load is done: its records end",
             [
@@ -82,7 +90,25 @@ fn relation(table: &Table) -> Relation {
         columns: table.columns.clone(),
         fingerprint: table.fingerprint(),
         single_partition: false,
+        routing: Vec::new(),
+        imprint: None,
     }
+}
+
+fn watched(table: &Table) -> Relation {
+    let column = |(i, column): (usize, &schemas::event::Column)| {
+        let number = i16::try_from(i + 1).expect("few columns");
+        ImprintColumn(number, column.name.clone(), column.type_oid, column.type_oid, column.modifier, 749)
+    };
+    let imprint = Imprint {
+        publication: 16_539,
+        entry: Some(16_540),
+        key: vec![1],
+        last_column: 3,
+        columns: table.columns.iter().enumerate().map(column).collect(),
+        files: vec![ImprintFile(table.oid, 16_442, 16_446)],
+    };
+    Relation { routing: vec![Canonical::Same], imprint: Some(imprint), ..relation(table) }
 }
 
 /// A state record's key is text, which the golden shows as a string.

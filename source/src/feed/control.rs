@@ -56,6 +56,7 @@ impl Feed {
             previous_key: (!first).then(|| table.key.clone()),
             columns: relation.columns.clone(),
             fingerprint: relation.fingerprint,
+            rows_rewritten: false,
         };
         let mut table = table.clone();
         table.name = relation.name.clone();
