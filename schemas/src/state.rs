@@ -96,6 +96,10 @@ pub struct Stream {
     pub slot: String,
     /// The publications that are streamed.
     pub publications: Vec<String>,
+    /// Since where they can be: before it some transaction may have begun that does not know them as they are. Absent where
+    /// they are those of the first start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Lsn>,
     /// The end of the last whole transaction of which everything is committed to Kafka.
     pub flushed: Lsn,
     /// What was last sent or acted on.
@@ -168,6 +172,9 @@ pub struct Topic {
     pub partitions: i32,
     /// The number of the last record of each partition.
     pub seq: Vec<Seq>,
+    /// Tables whose rows stand in it and that are published no more: one that comes back is loaded in place of what is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<TableName>,
 }
 
 /// A load that is under way.

@@ -27,6 +27,27 @@ impl std::str::FromStr for Snapshot {
     }
 }
 
+/// What is done about another table under the name of one that is published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRecreate {
+    /// Nothing: a person decides.
+    Stop,
+    /// Its rows are loaded in place of what was published.
+    Reload,
+}
+
+impl std::str::FromStr for OnRecreate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnRecreate, String> {
+        match text {
+            "stop" => Ok(OnRecreate::Stop),
+            "reload" => Ok(OnRecreate::Reload),
+            other => Err(format!("{other:?} is neither \"stop\" nor \"reload\"")),
+        }
+    }
+}
+
 /// How topics are made, and what existing ones must be.
 #[derive(Clone, Debug)]
 pub struct Topics {
@@ -61,6 +82,8 @@ pub struct Config {
     pub tombstones: bool,
     /// Whether existing rows are copied.
     pub snapshot: Snapshot,
+    /// What is done about another table under the name of one that is published.
+    pub on_recreate: OnRecreate,
     /// How many bytes of the stream may wait to be published.
     pub buffer_bytes_max: usize,
     /// How many bytes a Kafka transaction holds before it is committed.
@@ -108,6 +131,7 @@ impl Config {
             create: section.or("create", false),
             tombstones: section.or("tombstones", true),
             snapshot: section.parsed("snapshot").unwrap_or(Snapshot::Initial),
+            on_recreate: section.parsed("on_recreate").unwrap_or(OnRecreate::Stop),
             buffer_bytes_max: megabytes(section, "buffer_bytes_max", 32),
             transaction_bytes_max: megabytes(section, "transaction_bytes_max", 16),
             chunk_bytes_max: megabytes(section, "chunk_bytes_max", 4),

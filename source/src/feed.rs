@@ -16,6 +16,7 @@ use schemas::{Lsn, Position};
 
 use crate::Error;
 use crate::history;
+use crate::lists::ListId;
 use crate::pgoutput::{self, Message};
 use crate::recent::Recent;
 use crate::relation::{self, Details, Relation};
@@ -25,9 +26,12 @@ use crate::window::{Chunk, ChunkId, Windows};
 
 mod chunk;
 mod control;
+mod list;
 mod row;
 
 pub use control::marker;
+#[allow(unused_imports)]
+pub use list::{Added, NextList};
 
 /// Where records go: the open Kafka transaction.
 pub trait Outbox {
@@ -130,6 +134,8 @@ struct Transaction {
     of: write::Transaction,
     /// The history has been asked about it.
     checked: bool,
+    /// It is the one of the list that follows, whose place this is.
+    list: Option<Position>,
 }
 
 impl Transaction {
@@ -171,6 +177,8 @@ pub struct Feed {
     /// The last change's own address, and how many share it so far.
     last: (Lsn, u32),
     urgency: Urgency,
+    /// The list that is to follow, and the id in its message.
+    next: Option<(ListId, NextList)>,
     /// Why the session is to end when this is committed.
     ending: Option<String>,
     now_ms: i64,
@@ -222,6 +230,7 @@ impl Feed {
             unproven: VecDeque::new(),
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
+            next: None,
             ending: None,
             now_ms: 0,
             buffers: Buffers::default(),
@@ -309,8 +318,11 @@ impl Feed {
         match message {
             Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time))?,
             Message::Commit { end, .. } => {
-                self.transaction = None;
+                let transaction = self.transaction.take();
                 self.flush(end);
+                if let Some((place, transaction)) = transaction.and_then(|whole| Some((whole.list?, whole))) {
+                    self.follow_list(place, &transaction, outbox)?;
+                }
             }
             Message::Origin | Message::Type => {}
             Message::Relation(described) => self.relation(&described)?,
@@ -333,7 +345,7 @@ impl Feed {
         self.check.begun(sent).map_err(Error::OtherHistory)?;
         self.recent.begun(sent.0, sent.1);
         let of = write::Transaction { xid: sent.1, commit_ms: unix_ms(sent.2) };
-        self.transaction = Some(Transaction { sent, of, checked: false });
+        self.transaction = Some(Transaction { sent, of, checked: false, list: None });
         self.last = (Lsn::ZERO, 0);
         Ok(())
     }
@@ -392,7 +404,6 @@ impl Feed {
     }
 
     /// What stands is to be committed, and then everything begins again from it.
-    #[allow(dead_code)]
     fn begin_again(&mut self, why: impl Into<String>) {
         self.ending = Some(why.into());
         self.urgency = Urgency::Now;

@@ -16,6 +16,8 @@ mod feed;
 #[cfg(test)]
 mod foreign;
 mod history;
+#[allow(dead_code)]
+mod lists;
 mod pgoutput;
 mod range;
 mod recent;

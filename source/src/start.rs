@@ -106,6 +106,7 @@ pub async fn first(
         timeline: system.timeline,
         slot: config.slot.clone(),
         publications: vec![config.publication.clone()],
+        since: None,
         flushed: start,
         position: Position::before(start),
         history: Vec::new(),

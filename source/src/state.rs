@@ -130,6 +130,60 @@ impl State {
         self.dirty.insert(Key::Table(oid));
     }
 
+    /// Another list begins at `position`, with `transaction`: what was sent before was decided by the old one, and nothing
+    /// of it can be compared with what the new one makes of the same stream.
+    pub fn begin_list(&mut self, publications: Vec<String>, since: Option<Lsn>, position: Position, transaction: Sent) {
+        let stream = &mut self.stream;
+        if stream.publications != publications {
+            // What was seen of tables through the other publication proves nothing of this one.
+            let seen = self.tables.iter_mut().filter(|(_, table)| table.imprint.is_some());
+            seen.for_each(|(oid, table)| {
+                table.imprint = None;
+                self.dirty.insert(Key::Table(*oid));
+            });
+        }
+        (stream.publications, stream.since) = (publications, since);
+        (stream.position, stream.history) = (position, vec![transaction]);
+    }
+
+    /// A table is published no more. Its topic stays, and remembers that it holds rows of it; loads go on without it.
+    pub fn remove_table(&mut self, oid: u32) {
+        let Some(table) = self.tables.remove(&oid) else { return };
+        self.dirty.insert(Key::Table(oid));
+        if let Some(topic) = self.topics.iter_mut().find(|topic| topic.name == table.topic) {
+            topic.touched = true;
+            if !topic.topic.former.contains(&table.name) {
+                topic.topic.former.push(table.name);
+            }
+        }
+        let loads = self.loads.iter().filter(|(_, load)| load.tables.contains(&oid));
+        for (id, mut load) in loads.map(|(id, load)| (id.clone(), load.clone())).collect::<Vec<_>>() {
+            load.tables.retain(|other| *other != oid);
+            self.set_load(&id, load);
+            self.set_load_table(&id, oid, None);
+        }
+        let moved = self.moved.extract_if((oid, String::new()).., |(of, _), _| *of == oid);
+        self.dirty.extend(moved.map(|((oid, key), _)| Key::Moved(oid, key)));
+    }
+
+    /// A table is published from here on, in a topic of ours.
+    pub fn add_table(&mut self, oid: u32, table: Table) {
+        if let Some(topic) = self.topics.iter_mut().find(|topic| topic.name == table.topic) {
+            topic.touched = true;
+            topic.topic.former.retain(|name| *name != table.name);
+        }
+        self.set_table(oid, table);
+    }
+
+    /// A topic as it was found, in place of what was known under its name.
+    pub fn set_topic(&mut self, name: String, topic: Topic) {
+        let found = TopicState { name, topic, touched: true };
+        match self.topics.iter_mut().find(|known| known.name == found.name) {
+            Some(known) => *known = found,
+            None => self.topics.push(found),
+        }
+    }
+
     /// All topics.
     pub fn topics(&self) -> &[TopicState] {
         &self.topics
@@ -255,6 +309,7 @@ pub(crate) mod tests {
             timeline: 1,
             slot: "s".into(),
             publications: vec!["p".into()],
+            since: None,
             flushed: start,
             position: Position::before(start),
             history: vec![],
@@ -270,7 +325,7 @@ pub(crate) mod tests {
             routing: vec![],
             imprint: None,
         };
-        let topic = Topic { id: "t".into(), partitions: 2, seq: vec![Seq(0); 2] };
+        let topic = Topic { id: "t".into(), partitions: 2, seq: vec![Seq(0); 2], former: vec![] };
         State::first(stream, [(7, table)].into(), vec![("shop.public.users".into(), topic)])
     }
 

@@ -122,7 +122,10 @@ pub async fn found(admin: &Admin, data: &[String]) -> Result<Vec<(String, state:
         .map(|name| {
             let topic = there.get(name).ok_or_else(|| kafka::Error::NoTopic(name.clone()))?;
             let seq = vec![schemas::Seq(0); topic.partitions.unsigned_abs() as usize];
-            Ok((name.clone(), state::Topic { id: topic.id.clone(), partitions: topic.partitions, seq }))
+            Ok((
+                name.clone(),
+                state::Topic { id: topic.id.clone(), partitions: topic.partitions, seq, former: Vec::new() },
+            ))
         })
         .collect()
 }

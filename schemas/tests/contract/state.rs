@@ -32,7 +32,12 @@ pub fn examples() -> Vec<Example> {
                 record(Key::Table(orders.oid), Some(&unseen)),
                 record(
                     Key::Topic(users.topic()),
-                    Some(&Topic { id: "lbAbFXQxTJ2o2iFS5Xq9VQ".to_owned(), partitions: PARTITIONS, seq }),
+                    Some(&Topic {
+                        id: "lbAbFXQxTJ2o2iFS5Xq9VQ".to_owned(),
+                        partitions: PARTITIONS,
+                        seq,
+                        former: vec![],
+                    }),
                 ),
                 record(Key::Load(LOAD.to_owned()), Some(&load)),
                 record(
@@ -56,6 +61,31 @@ pub fn examples() -> Vec<Example> {
             [record(Key::Table(users.oid), Some(&watched(&users)))],
         ),
         Example::of_records(
+            "state_list",
+            "a table was taken off the list, and another publication is streamed",
+            [
+                record(Key::Table(users.oid), None::<&()>),
+                record(
+                    Key::Topic(users.topic()),
+                    Some(&Topic {
+                        id: "lbAbFXQxTJ2o2iFS5Xq9VQ".to_owned(),
+                        partitions: PARTITIONS,
+                        seq: vec![Seq(17), Seq(9)],
+                        former: vec![users.name.clone()],
+                    }),
+                ),
+                record(
+                    Key::Stream,
+                    Some(&Stream {
+                        publications: vec!["tributary_shop_2".to_owned()],
+                        since: Some(Lsn(24_023_000)),
+                        history: vec![Sent(stream().position.commit, 771, 821_275_200_123_456)],
+                        ..stream()
+                    }),
+                ),
+            ],
+        ),
+        Example::of_records(
             "state_load_done",
             "a load is done: its records end",
             [
@@ -75,6 +105,7 @@ fn stream() -> Stream {
         timeline: 1,
         slot: "tributary_shop".to_owned(),
         publications: vec!["tributary_shop".to_owned()],
+        since: None,
         flushed: Lsn(24_023_248),
         position,
         history: vec![Sent(Lsn(24_022_000), 770, 821_275_199_000_001), Sent(position.commit, 771, 821_275_200_123_456)],

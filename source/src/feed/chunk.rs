@@ -23,15 +23,31 @@ impl Feed {
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         self.now_ms = now_ms;
+        self.begin_load_within(id, LoadMode::First, tables, Of { xid: 0, commit_ms: now_ms }, outbox)
+    }
+
+    /// Begins a load at the state's position, which the transaction `of` has just moved there: the first record of each
+    /// table says so, and where its rows take the place of others a truncate of our own follows at once.
+    pub(super) fn begin_load_within(
+        &mut self,
+        id: &str,
+        mode: LoadMode,
+        tables: &[(u32, u64)],
+        of: Of,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
         let position = self.state.stream.position;
-        let mode = LoadMode::First;
         self.state.set_load(id, Load { mode, tables: tables.iter().map(|(oid, _)| *oid).collect() });
         for (oid, rows_estimated) in tables.iter().copied() {
             let done = LoadTable { rows_estimated, ..LoadTable::default() };
             self.state.set_load_table(id, oid, Some(done));
             let tables = vec![self.control_table(oid)?];
-            let control = Control::LoadBegin { load: id.to_owned(), contract: CONTRACT, mode, tables };
-            self.control(&control, position, Of { xid: 0, commit_ms: now_ms }, outbox)?;
+            let begin = Control::LoadBegin { load: id.to_owned(), contract: CONTRACT, mode, tables: tables.clone() };
+            self.control(&begin, position, of, outbox)?;
+            if mode == LoadMode::Replace {
+                let truncate = Control::Truncate { tables, cascade: false, restart_identity: false };
+                self.control(&truncate, position, of, outbox)?;
+            }
         }
         self.urgency = Urgency::Now;
         Ok(())

@@ -4,6 +4,7 @@ use schemas::event::{Control, ControlTable};
 use schemas::write::{ControlEvent, Transaction as Of};
 use schemas::{Lsn, Position, header};
 
+use super::list::listed;
 use super::row::At;
 use super::{Feed, Outbox, Outcome, Urgency};
 use crate::Error;
@@ -21,16 +22,22 @@ fn marked(content: &[u8]) -> Option<ChunkId> {
     std::str::from_utf8(content).ok()?.strip_prefix("chunk/")?.parse().ok()
 }
 
+/// The place of what a message causes: it names the record behind it, whose change may stand there, so ours stand in front.
+fn in_front_of(commit: Lsn, message: Lsn) -> Position {
+    Position { commit, change: Lsn(message.0.saturating_sub(1)), n: 0 }
+}
+
 impl Feed {
     /// A logical message of ours. Anybody may write one, so it never carries more than a wish to read.
     pub(super) fn message(&mut self, lsn: Lsn, content: &[u8], outbox: &mut dyn Outbox) -> Result<(), Error> {
         if content == BEAT {
             self.urgency = Urgency::Now;
+        } else if let Some(id) = listed(content) {
+            let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
+            self.list_named(id, in_front_of(commit, lsn))?;
         } else if let Some(id) = marked(content) {
             let transaction = self.transaction.ok_or(Error::OutsideTransaction(lsn))?;
-            // The message names the record behind it, whose change may stand there: ours stand in front of it.
-            let place = Position { commit: transaction.sent.0, change: Lsn(lsn.0.saturating_sub(1)), n: 0 };
-            self.marker(id, place, &transaction, outbox)?;
+            self.marker(id, in_front_of(transaction.sent.0, lsn), &transaction, outbox)?;
         }
         Ok(())
     }

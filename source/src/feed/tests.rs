@@ -1,5 +1,7 @@
 //! The stream's loop against made-up streams: what stands in the topics afterwards, also when it is fed again from before.
 
+mod lists;
+
 use proptest::prelude::*;
 use schemas::event::Control;
 use schemas::key::Canonical;
@@ -15,6 +17,7 @@ use crate::window::{Part, Rows};
 /// A record as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Sent {
+    topic: String,
     partition: i32,
     key: Option<String>,
     value: Option<String>,
@@ -42,6 +45,7 @@ impl Outbox for Topic {
     fn send(&mut self, record: Record<'_>) -> Result<(), Error> {
         let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("UTF-8");
         self.0.push(Sent {
+            topic: record.topic.to_owned(),
             partition: record.partition,
             key: record.key.map(text),
             value: record.value.map(text),
