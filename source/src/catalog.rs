@@ -169,7 +169,13 @@ impl Messages {
         Ok(Messages { client, statement, prefix: prefix.to_owned() })
     }
 
-    /// Writes one, in a transaction of its own.
+    /// What a plain snapshot sees now, asked over the same connection.
+    pub async fn snapshot(&self) -> Result<Snapshot, Error> {
+        snapshot(&*self.client).await
+    }
+
+    /// Writes one, in a transaction of its own. That is flushed at once; a message outside of any waits for somebody
+    /// else's flush, which on an idle server may never come.
     pub async fn emit(&self, content: &str) -> Result<(), Error> {
         let emitted = self.client.execute(&self.statement, &[&self.prefix, &content]).await;
         emitted.map(drop).map_err(|cause| Error::statement("write a logical message", cause))

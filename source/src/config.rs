@@ -6,6 +6,8 @@ use postgres::config::TargetSession;
 use schemas::TableName;
 use service::config::Reader;
 
+use crate::keeper::Alarms;
+
 /// Whether the rows that are there already are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Snapshot {
@@ -94,6 +96,10 @@ pub struct Config {
     pub chunk_rows_max: usize,
     /// How many bytes of touches are kept while chunks are read.
     pub touch_bytes_max: usize,
+    /// How often we write a message of our own into the stream; none: never.
+    pub heartbeat: Option<Duration>,
+    /// When the slot's keeper raises the alarm.
+    pub alarms: Alarms,
     /// How long an outage at the start is waited for. Later ones are waited for without end.
     pub start_timeout: Duration,
     /// Topics.
@@ -137,12 +143,44 @@ impl Config {
             chunk_bytes_max: megabytes(section, "chunk_bytes_max", 4),
             chunk_rows_max: section.within("chunk_rows_max", 20_000, 1..=1_000_000),
             touch_bytes_max: megabytes(section, "touch_bytes_max", 32),
+            heartbeat: match section.within("heartbeat_seconds", 10, 0..=3600) {
+                0 => None,
+                seconds => Some(Duration::from_secs(seconds)),
+            },
+            alarms: alarms(section.section("alarms")),
             start_timeout: Duration::from_secs(section.within("start_timeout_seconds", 30, 0..=86_400)),
             topics: Topics::read(section.section("topics")),
             postgres,
             tables,
         }
     }
+}
+
+/// `[source.alarms]`: for each measure when to warn, and when somebody must act.
+fn alarms(mut section: Reader<'_>) -> Alarms {
+    const GIB: u64 = 1 << 30;
+    let rising = |section: &mut Reader<'_>, name: &str, [warning, critical]: [u64; 2], most: u64| {
+        let (low, high) = (format!("{name}_warning"), format!("{name}_critical"));
+        let values = [section.within(&low, warning, 1..=most), section.within(&high, critical, 1..=most)];
+        if values[0] > values[1] {
+            section.fault(&low, format!("{} is above {high} = {}", values[0], values[1]));
+        }
+        values
+    };
+    let alarms = Alarms {
+        retained_bytes: rising(&mut section, "retained_bytes", [GIB, 10 * GIB], i64::MAX.unsigned_abs()),
+        behind_seconds: rising(&mut section, "behind_seconds", [300, 3600], 31_536_000),
+        room_percent: [
+            section.within("room_percent_warning", 50, 0..=100),
+            section.within("room_percent_critical", 20, 0..=100),
+        ],
+    };
+    let [warning, critical] = alarms.room_percent;
+    if warning < critical {
+        section.fault("room_percent_warning", format!("{warning} is below room_percent_critical = {critical}"));
+    }
+    section.finish();
+    alarms
 }
 
 impl Topics {

@@ -29,7 +29,7 @@ mod control;
 mod list;
 mod row;
 
-pub use control::marker;
+pub use control::{BEAT, marker};
 #[allow(unused_imports)]
 pub use list::{Added, NextList};
 
@@ -170,6 +170,10 @@ pub struct Feed {
     windows: Windows,
     outcomes: Vec<(ChunkId, Outcome)>,
     transaction: Option<Transaction>,
+    /// The open transaction asks for a state record.
+    beaten: bool,
+    /// Commit LSN of the last whole transaction, and its time in milliseconds since 1970.
+    last_commit: Option<(Lsn, i64)>,
     /// What this session itself has received whole.
     received: Lsn,
     /// What this session read beside the stream and has not caught up with: the end of the WAL then, table and key.
@@ -228,6 +232,8 @@ impl Feed {
             outcomes: Vec::new(),
             transaction: None,
             unproven: VecDeque::new(),
+            beaten: false,
+            last_commit: None,
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
             next: None,
@@ -275,6 +281,11 @@ impl Feed {
         self.received
     }
 
+    /// The last transaction that this session has received whole: its commit LSN, and its time in milliseconds since 1970.
+    pub fn last_commit(&self) -> Option<(Lsn, i64)> {
+        self.last_commit
+    }
+
     /// How far the slot may be confirmed when everything up to `committed` is in a committed state record. `None` before
     /// the history is known to be ours.
     pub fn confirmable(&self, committed: Lsn) -> Option<Lsn> {
@@ -317,13 +328,7 @@ impl Feed {
         let message = pgoutput::decode(payload).map_err(|cause| Error::Stream { at: start, cause })?;
         match message {
             Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time))?,
-            Message::Commit { end, .. } => {
-                let transaction = self.transaction.take();
-                self.flush(end);
-                if let Some((place, transaction)) = transaction.and_then(|whole| Some((whole.list?, whole))) {
-                    self.follow_list(place, &transaction, outbox)?;
-                }
-            }
+            Message::Commit { end, .. } => self.commit(end, outbox)?,
             Message::Origin | Message::Type => {}
             Message::Relation(described) => self.relation(&described)?,
             Message::Insert { oid, new } => return self.row(oid, start, row::Row::Insert(new), outbox),
@@ -347,6 +352,19 @@ impl Feed {
         let of = write::Transaction { xid: sent.1, commit_ms: unix_ms(sent.2) };
         self.transaction = Some(Transaction { sent, of, checked: false, list: None });
         self.last = (Lsn::ZERO, 0);
+        Ok(())
+    }
+
+    fn commit(&mut self, end: Lsn, outbox: &mut dyn Outbox) -> Result<(), Error> {
+        let transaction = self.transaction.take();
+        self.last_commit = transaction.map(|transaction| (transaction.sent.0, transaction.of.commit_ms));
+        self.flush(end);
+        if std::mem::take(&mut self.beaten) {
+            self.urgency = Urgency::Now;
+        }
+        if let Some((place, transaction)) = transaction.and_then(|whole| Some((whole.list?, whole))) {
+            self.follow_list(place, &transaction, outbox)?;
+        }
         Ok(())
     }
 

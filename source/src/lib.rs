@@ -5,7 +5,7 @@
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
 //! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, state, feed.
-//! The rim: stream, snapshot, catalog, setup, topics, start, session.
+//! The rim: stream, snapshot, catalog, setup, topics, start, session, keeper (whose judge is pure).
 //! Knows nothing of targets and of who reads the topics.
 
 mod catalog;
@@ -16,6 +16,7 @@ mod feed;
 #[cfg(test)]
 mod foreign;
 mod history;
+pub mod keeper;
 #[allow(dead_code)]
 mod lists;
 mod pgoutput;
@@ -66,6 +67,7 @@ pub async fn run(
     let mut outage = Outage::new("publish");
     let mut was_ready = false;
     let mut again = Again::default();
+    let keeper = keeper::Keeper::start(&config);
     health.ready("source", false);
     while !stop.is_cancelled() {
         let reached = |phase| match phase {
@@ -76,7 +78,7 @@ pub async fn run(
                 outage.over();
             }
         };
-        let ended = session::run(&config, &kafka, &prefix, &stop, reached).await;
+        let ended = session::run(&config, &kafka, &prefix, &keeper.seen(), &stop, reached).await;
         health.ready("source", false);
         match ended {
             Ok(()) => return Ok(()),

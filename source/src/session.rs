@@ -10,19 +10,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use postgres::Frame;
+use postgres::replication::unix_us;
 use schemas::topic;
 use service::failpoint;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::catalog::{self, Blocking, Messages};
+use crate::catalog::{Blocking, Messages};
 use crate::config::Config;
-use crate::feed::{Feed, Outcome};
+use crate::feed::{BEAT, Feed, Outcome};
+use crate::keeper::Seen;
 use crate::setup::{self, Survey};
 use crate::snapshot::{Task, Work};
 use crate::state::State;
@@ -91,6 +93,7 @@ pub async fn run(
     config: &Config,
     kafka: &kafka::Config,
     prefix: &str,
+    seen: &watch::Sender<Seen>,
     stop: &CancellationToken,
     mut reached: impl FnMut(Phase),
 ) -> Result<(), Error> {
@@ -135,6 +138,10 @@ pub async fn run(
     start::check_tables(config, &state, &survey.tables)?;
     let limits = topics::check(&Admin::connect(kafka)?, &topic::of_state(prefix), &state).await?;
 
+    if let Some(sent) = state.stream.history.iter().rev().find(|sent| sent.0 <= slot.confirmed) {
+        seen.send_replace(Some((sent.0, unix_us(sent.2) / 1000)));
+    }
+
     let client = Arc::new(client);
     let helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
     let runtime = tokio::runtime::Handle::current();
@@ -145,6 +152,7 @@ pub async fn run(
         state_topic: topic::of_state(prefix),
         transaction_bytes_max: config.transaction_bytes_max,
         first_commit,
+        seen: seen.clone(),
     };
     let work = Loop::new(feed, shared, settings);
     let stopping = session.clone();
@@ -202,7 +210,8 @@ impl Helpers {
     ) -> Result<Helpers, Error> {
         let mut helpers = Vec::new();
         let observer = postgres::connect(&config.postgres, "observer").await?;
-        let observe = observe(observer, inputs.clone());
+        let observer = Messages::prepare(observer, &start::message_prefix(&config.slot)).await?;
+        let observe = observe(observer, config.heartbeat, inputs.clone());
         helpers.push(tokio::spawn(report("the observer", inputs.clone(), session.clone(), observe)).abort_handle());
         let tasks = tasks(state);
         if !tasks.is_empty() {
@@ -284,13 +293,32 @@ impl Drop for Watch {
     }
 }
 
-async fn observe(client: postgres::Client, inputs: Sender<Input>) -> Result<(), Error> {
+/// Asks each second what is visible, and writes a beat now and then.
+///
+/// A beat is a transaction in the stream though nobody writes to our tables: it comes back by the way that every change
+/// takes, and is answered by a state record. So an idle slot moves on, and a way that is blocked shows.
+async fn observe(messages: Messages, heartbeat: Option<Duration>, inputs: Sender<Input>) -> Result<(), Error> {
     let mut tick = tokio::time::interval(OBSERVE_EVERY);
+    let (mut heartbeat, mut beaten) = (heartbeat, None::<Instant>);
     loop {
         tick.tick().await;
-        let snapshot = catalog::snapshot(&client).await?;
+        let snapshot = messages.snapshot().await?;
         if inputs.send(Input::Visible(snapshot)).is_err() {
             return Ok(());
+        }
+        if heartbeat.is_some_and(|every| beaten.is_none_or(|beaten| beaten.elapsed() >= every)) {
+            beaten = Some(Instant::now());
+            match messages.emit(BEAT).await {
+                // We stream without it too.
+                Err(error) if error.sqlstate() == Some("42501") => {
+                    heartbeat = None;
+                    tracing::warn!(
+                        "no heartbeat: {}; GRANT EXECUTE ON FUNCTION pg_logical_emit_message(boolean, text, text) TO our role, or set source.heartbeat_seconds = 0",
+                        service::chain(&error)
+                    );
+                }
+                emitted => emitted?,
+            }
         }
     }
 }

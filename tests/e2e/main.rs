@@ -5,6 +5,7 @@ mod brokers;
 mod commands;
 mod crash;
 mod follow;
+mod keeper;
 mod neighbours;
 mod servers;
 mod shutdown;

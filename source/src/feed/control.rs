@@ -11,7 +11,7 @@ use crate::Error;
 use crate::window::{ChunkId, Kind};
 
 /// What a logical message of ours says that asks for a state record at once.
-pub const BEAT: &[u8] = b"beat";
+pub const BEAT: &str = "beat";
 
 /// What the message that marks a chunk's place in the stream says.
 pub fn marker(id: ChunkId) -> String {
@@ -30,8 +30,9 @@ fn in_front_of(commit: Lsn, message: Lsn) -> Position {
 impl Feed {
     /// A logical message of ours. Anybody may write one, so it never carries more than a wish to read.
     pub(super) fn message(&mut self, lsn: Lsn, content: &[u8], outbox: &mut dyn Outbox) -> Result<(), Error> {
-        if content == BEAT {
-            self.urgency = Urgency::Now;
+        if content == BEAT.as_bytes() {
+            // Answered behind its commit: only then does the record say that everything up to here is in Kafka.
+            self.beaten = true;
         } else if let Some(id) = listed(content) {
             let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
             self.list_named(id, in_front_of(commit, lsn))?;

@@ -323,6 +323,24 @@ fn a_keepalive_inside_a_transaction_proves_nothing() {
     assert_eq!(world.feed.state().stream.flushed, Lsn(100));
 }
 
+/// Behind its commit, for the record must say that the beat itself is in Kafka.
+#[test]
+fn a_beat_is_answered_at_once_when_its_transaction_is_whole() {
+    let mut world = World::fresh();
+    world.tell(0, &begin(200, 7));
+    world.tell(0, &message(208, "tributary/s", BEAT));
+    assert_eq!(world.feed.urgency(), Urgency::None);
+    world.tell(0, &end(200));
+    assert_eq!(world.feed.urgency(), Urgency::Now);
+    assert!(world.feed.received() > Lsn(200));
+    assert_eq!(world.feed.last_commit().map(|(lsn, _)| lsn), Some(Lsn(200)));
+    world.feed.take_records();
+
+    world.transaction(8, 300, &[(0, message(308, "tributary/other", BEAT))]);
+    assert_eq!(world.feed.urgency(), Urgency::Idle, "another source's beat is not ours to answer");
+    assert!(world.topic.0.is_empty());
+}
+
 #[test]
 fn an_old_key_with_the_same_text_is_no_key_change() {
     let mut world = World::fresh();

@@ -14,11 +14,12 @@ use kafka::producer::{Publisher, Record};
 use postgres::Frame;
 use schemas::Lsn;
 use service::failpoint;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
 use crate::feed::{self, Feed, Outbox, Outcome, Taken, Urgency};
+use crate::keeper::Seen;
 use crate::stream::Shared;
 use crate::window::ChunkId;
 use crate::{Error, start};
@@ -100,6 +101,8 @@ pub struct Settings {
     pub transaction_bytes_max: usize,
     /// Told of the first commit.
     pub first_commit: oneshot::Sender<()>,
+    /// For the slot's keeper: what is now in Kafka, and when the database committed it.
+    pub seen: watch::Sender<Seen>,
 }
 
 /// Frames that wait, in groups as they came, with the bytes that each counts for.
@@ -120,6 +123,7 @@ pub struct Loop {
     /// Since when something waits to be settled.
     urgent_since: Option<Instant>,
     first_commit: Option<oneshot::Sender<()>>,
+    seen: watch::Sender<Seen>,
 }
 
 /// The stream waits: a row that it moved is not visible yet.
@@ -168,6 +172,7 @@ impl Loop {
             settled_at: Instant::now(),
             urgent_since: None,
             first_commit: Some(settings.first_commit),
+            seen: settings.seen,
         }
     }
 
@@ -314,6 +319,9 @@ impl Loop {
         if let Some(first_commit) = self.first_commit.take() {
             // Nobody has to listen.
             let _ = first_commit.send(());
+        }
+        if let Some(commit) = self.feed.last_commit() {
+            self.seen.send_replace(Some(commit));
         }
         self.confirm();
         failpoint::reach("confirmed")?;
