@@ -4,6 +4,7 @@ mod bad_input;
 mod brokers;
 mod commands;
 mod crash;
+mod faults;
 mod follow;
 mod keeper;
 mod neighbours;

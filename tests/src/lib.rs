@@ -9,6 +9,7 @@
 
 pub mod configuration;
 pub mod error;
+pub mod faults;
 pub mod logs;
 pub mod oracle;
 pub mod place;

@@ -4,10 +4,12 @@
 //!     topic         an independent `read_committed` reader: order, density, no duplicate, and the fold by key
 //!     redis         the streams against the topics
 //!     audit         PostgreSQL's own decoding of the same WAL against the topics
+//!     journal       what the application committed, by its own log, against the topics
 //!     dead_letters  nothing was set aside
 
 pub mod audit;
 pub mod dead_letters;
+pub mod journal;
 pub mod redis;
 pub mod tables;
 pub mod topic;

@@ -1,6 +1,7 @@
 //! Where the programs are that the tests run: the servers', Kafka's jars, our own binary.
 
 use std::env;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::Error;
@@ -71,4 +72,14 @@ pub fn tributary() -> Result<PathBuf, Error> {
         .map(|folder| folder.join("tributary"))
         .find(|path| path.is_file())
         .ok_or_else(|| Error::new("no tributary beside this program: `cargo build -p tributary`, or set TRIBUTARY_BIN"))
+}
+
+/// A folder for what one test leaves behind, beside the build: found after a failure, and gone with `cargo clean`.
+pub fn leavings(name: &str) -> Result<PathBuf, Error> {
+    let running = env::current_exe().map_err(Error::during("find the running program"))?;
+    // target/debug/faults, or target/debug/deps/e2e-1234.
+    let target = running.ancestors().skip(1).find(|folder| folder.join("CACHEDIR.TAG").is_file());
+    let folder = target.unwrap_or(Path::new("/tmp")).join("e2e").join(name);
+    fs::create_dir_all(&folder).map_err(Error::during(format!("make {}", folder.display())))?;
+    Ok(folder)
 }

@@ -25,17 +25,35 @@ pub async fn start(client: &Client, slot: &str) -> Result<(), String> {
 
 /// All changes since the start. Nothing is consumed: it can be asked again.
 pub async fn changes(client: &Client, slot: &str, publication: &str) -> Result<Changes, String> {
+    history(client, slot, publication).await.map(|history| history.changes)
+}
+
+/// What was decoded since the start.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// The changes of each table.
+    pub changes: Changes,
+    /// Where each transaction was committed, by its number.
+    pub commits: BTreeMap<u32, u64>,
+}
+
+/// All changes and all commits since the start. Nothing is consumed: it can be asked again.
+pub async fn history(client: &Client, slot: &str, publication: &str) -> Result<History, String> {
     const SQL: &str = "SELECT lsn, data FROM pg_logical_slot_peek_binary_changes($1, NULL, NULL, \
                        'proto_version', '1', 'publication_names', $2)";
     // The option is itself a list of identifiers.
     let rows = client.query(SQL, &[&slot, &quote(publication)]).await.map_err(|cause| cause.to_string())?;
-    let (mut names, mut changes, mut commit) = (BTreeMap::<u32, (String, String)>::new(), Changes::new(), 0);
+    let (mut names, mut commit) = (BTreeMap::<u32, (String, String)>::new(), 0);
+    let History { mut changes, mut commits } = History::default();
     for row in &rows {
         let (lsn, data): (PgLsn, &[u8]) = (row.get(0), row.get(1));
         let number = |at: usize| data.get(at..at + 4).and_then(|bytes| bytes.try_into().ok()).map(u32::from_be_bytes);
         let oid = number(1).unwrap_or(0);
         match data.first() {
-            Some(b'B') => commit = u64::from(oid) << 32 | u64::from(number(5).unwrap_or(0)),
+            Some(b'B') => {
+                commit = u64::from(oid) << 32 | u64::from(number(5).unwrap_or(0));
+                commits.insert(number(17).unwrap_or(0), commit);
+            }
             Some(b'R') => {
                 let mut words =
                     data[5..].split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
@@ -48,7 +66,7 @@ pub async fn changes(client: &Client, slot: &str, publication: &str) -> Result<C
             _ => {}
         }
     }
-    Ok(changes)
+    Ok(History { changes, commits })
 }
 
 /// Whether a topic holds exactly the changes of its table: none missing, none more.

@@ -1,7 +1,5 @@
 //! Making a world: what a test needs, and how it is laid out on the shared servers or on the test's own.
 
-use std::fs;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
@@ -12,7 +10,7 @@ use crate::configuration::Configuration;
 use crate::servers::{Durability, Kafka, Postgres, PostgresAddress, Redis, Role};
 use crate::stack::Addresses;
 use crate::table::{Table, quote};
-use crate::{Error, seed};
+use crate::{Error, place, seed};
 
 /// Redis databases are given out in turn: the tests of a run live in one process.
 static REDIS_DATABASE: AtomicU32 = AtomicU32::new(1);
@@ -157,7 +155,7 @@ impl Builder {
         )?;
         let address =
             |own: &Option<Postgres>| own.as_ref().map_or(shared.postgres.clone(), |own| own.address().clone());
-        let folder = folder(&prefix)?;
+        let folder = place::leavings(&prefix)?;
         let mut world = World {
             seed,
             configuration: Configuration::default(),
@@ -270,13 +268,4 @@ fn prefix() -> String {
         test.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' }).collect();
     // PostgreSQL's names end at 63 bytes, and more is put before and behind.
     format!("{}_{:04x}", &name[..name.len().min(34)], rand::rng().random::<u16>())
-}
-
-/// Beside the build, so that what a failed test leaves is found and goes with `cargo clean`.
-fn folder(prefix: &str) -> Result<PathBuf, Error> {
-    let program = std::env::current_exe().map_err(Error::during("find the running program"))?;
-    let target = program.ancestors().nth(3).unwrap_or(std::path::Path::new("/tmp"));
-    let folder = target.join("e2e").join(prefix);
-    fs::create_dir_all(&folder).map_err(Error::during(format!("make {}", folder.display())))?;
-    Ok(folder)
 }
