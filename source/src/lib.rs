@@ -11,6 +11,8 @@
 mod catalog;
 mod config;
 mod copy;
+#[cfg(test)]
+mod differential;
 mod error;
 mod feed;
 #[cfg(test)]
