@@ -102,6 +102,10 @@ pub struct Stream {
     pub since: Option<Lsn>,
     /// The end of the last whole transaction of which everything is committed to Kafka.
     pub flushed: Lsn,
+    /// When the database committed the last transaction up to there, in milliseconds since 1970; also one of others, or a
+    /// heartbeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flushed_ms: Option<i64>,
     /// What was last sent or acted on.
     pub position: Position,
     /// The last transactions that were sent or acted on, oldest first.

@@ -172,8 +172,6 @@ pub struct Feed {
     transaction: Option<Transaction>,
     /// The open transaction asks for a state record.
     beaten: bool,
-    /// Commit LSN of the last whole transaction, and its time in milliseconds since 1970.
-    last_commit: Option<(Lsn, i64)>,
     /// What this session itself has received whole.
     received: Lsn,
     /// What this session read beside the stream and has not caught up with: the end of the WAL then, table and key.
@@ -233,7 +231,6 @@ impl Feed {
             transaction: None,
             unproven: VecDeque::new(),
             beaten: false,
-            last_commit: None,
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
             next: None,
@@ -281,9 +278,9 @@ impl Feed {
         self.received
     }
 
-    /// The last transaction that this session has received whole: its commit LSN, and its time in milliseconds since 1970.
-    pub fn last_commit(&self) -> Option<(Lsn, i64)> {
-        self.last_commit
+    /// Up to where the records last taken say that everything is in Kafka, and when the database committed the last of it.
+    pub fn flushed(&self) -> Option<(Lsn, i64)> {
+        Some((self.state.stream.flushed, self.state.stream.flushed_ms?))
     }
 
     /// How far the slot may be confirmed when everything up to `committed` is in a committed state record. `None` before
@@ -357,8 +354,10 @@ impl Feed {
 
     fn commit(&mut self, end: Lsn, outbox: &mut dyn Outbox) -> Result<(), Error> {
         let transaction = self.transaction.take();
-        self.last_commit = transaction.map(|transaction| (transaction.sent.0, transaction.of.commit_ms));
         self.flush(end);
+        let stream = &mut self.state.stream;
+        // What comes again is older than what is known.
+        stream.flushed_ms = stream.flushed_ms.max(transaction.map(|transaction| transaction.of.commit_ms));
         if std::mem::take(&mut self.beaten) {
             self.urgency = Urgency::Now;
         }

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use postgres::Frame;
-use postgres::replication::unix_us;
 use schemas::topic;
 use service::failpoint;
 use tokio::sync::{oneshot, watch};
@@ -138,9 +137,7 @@ pub async fn run(
     start::check_tables(config, &state, &survey.tables)?;
     let limits = topics::check(&Admin::connect(kafka)?, &topic::of_state(prefix), &state).await?;
 
-    if let Some(sent) = state.stream.history.iter().rev().find(|sent| sent.0 <= slot.confirmed) {
-        seen.send_replace(Some((sent.0, unix_us(sent.2) / 1000)));
-    }
+    seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
     let client = Arc::new(client);
     let helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;

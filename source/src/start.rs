@@ -108,6 +108,7 @@ pub async fn first(
         publications: vec![config.publication.clone()],
         since: None,
         flushed: start,
+        flushed_ms: None,
         position: Position::before(start),
         history: Vec::new(),
     };

@@ -311,6 +311,7 @@ pub(crate) mod tests {
             publications: vec!["p".into()],
             since: None,
             flushed: start,
+            flushed_ms: None,
             position: Position::before(start),
             history: vec![],
         };

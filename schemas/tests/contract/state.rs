@@ -79,6 +79,7 @@ pub fn examples() -> Vec<Example> {
                     Some(&Stream {
                         publications: vec!["tributary_shop_2".to_owned()],
                         since: Some(Lsn(24_023_000)),
+                        flushed_ms: Some(1_767_960_000_123),
                         history: vec![Sent(stream().position.commit, 771, 821_275_200_123_456)],
                         ..stream()
                     }),
@@ -107,6 +108,7 @@ fn stream() -> Stream {
         publications: vec!["tributary_shop".to_owned()],
         since: None,
         flushed: Lsn(24_023_248),
+        flushed_ms: None,
         position,
         history: vec![Sent(Lsn(24_022_000), 770, 821_275_199_000_001), Sent(position.commit, 771, 821_275_200_123_456)],
     }

@@ -320,8 +320,8 @@ impl Loop {
             // Nobody has to listen.
             let _ = first_commit.send(());
         }
-        if let Some(commit) = self.feed.last_commit() {
-            self.seen.send_replace(Some(commit));
+        if let Some(flushed) = self.feed.flushed() {
+            self.seen.send_replace(Some(flushed));
         }
         self.confirm();
         failpoint::reach("confirmed")?;
