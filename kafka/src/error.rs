@@ -60,7 +60,7 @@ pub enum Error {
 
     /// A record that the topic does not take, found before it was sent.
     #[error(
-        "a record of {bytes} bytes for {topic}, partition {partition}, is over the limit of {limit} bytes: raise max.message.bytes of the topic, or leave the large column out of the publication"
+        "a record of {bytes} bytes for {topic}, partition {partition}, is over the limit of {limit} bytes: raise max.message.bytes of the topic (64 MiB at most), or leave the large column out of the publication"
     )]
     TooLarge {
         /// The record's topic.

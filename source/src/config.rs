@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kafka::producer::QUEUE_BYTES_MAX;
 use postgres::config::TargetSession;
 use schemas::TableName;
 use service::config::Reader;
@@ -63,6 +64,8 @@ pub struct Topics {
     pub min_insync_replicas: u32,
     /// How long records stay.
     pub retention: Duration,
+    /// `max.message.bytes`: how large a row may be as a record.
+    pub message_bytes_max: usize,
 }
 
 /// The source's configuration.
@@ -191,6 +194,7 @@ impl Topics {
             replication: section.within("replication", 3, 1..=100),
             min_insync_replicas: section.within("min_insync_replicas", 2, 1..=100),
             retention: Duration::from_secs(3600 * section.within("retention_hours", 168, 1..=876_000)),
+            message_bytes_max: section.within("message_bytes_max", QUEUE_BYTES_MAX, MIB..=QUEUE_BYTES_MAX),
         };
         if i64::from(topics.min_insync_replicas) > i64::from(topics.replication) {
             section.fault(

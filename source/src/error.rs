@@ -99,6 +99,17 @@ pub enum Error {
         #[source]
         cause: relation::NoKey,
     },
+    /// A row that its topic does not take. Going on without it would be a loss.
+    #[error("cannot publish the row of {table} with the key {key}")]
+    RowTooLarge {
+        /// The table.
+        table: TableName,
+        /// The record's key, cut where it is long.
+        key: String,
+        /// How large it is, and what to do.
+        #[source]
+        cause: kafka::Error,
+    },
     /// The key's type changed so that rows would go to other partitions than before.
     #[error(
         "the key of {table} changed its type so that later changes of a row would stand in another partition than earlier ones: start under a new prefix"

@@ -101,6 +101,7 @@ pub async fn create(admin: &Admin, config: &Topics, state_topic: &str, missing: 
         } else {
             settings.push(("cleanup.policy", "delete".to_owned()));
             settings.push(("retention.ms", config.retention.as_millis().to_string()));
+            settings.push(("max.message.bytes", config.message_bytes_max.to_string()));
             (config.partitions, settings)
         }
     };

@@ -7,6 +7,7 @@ mod crash;
 mod faults;
 mod follow;
 mod keeper;
+mod large;
 mod neighbours;
 mod servers;
 mod shutdown;

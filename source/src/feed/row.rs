@@ -12,6 +12,9 @@ use crate::pgoutput::Old;
 use crate::relation::Relation;
 use crate::window::Kind;
 
+/// A buffer that grew beyond this is not used again.
+const BUFFER_KEPT_MAX: usize = 1 << 20;
+
 /// A change of one row.
 #[derive(Debug)]
 pub(super) enum Row<'a> {
@@ -285,11 +288,15 @@ impl Feed {
         self.buffers = buffers;
         let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, known.fingerprint.as_bytes())];
         let place = (known.topic, partition, at.position);
-        self.send(place, Some(&key), Some(&value), &schema, outbox)?;
+        let sent = self.send(place, Some(&key), Some(&value), &schema, outbox);
+        sent.map_err(|error| of_row(error, relation, &key))?;
         if change.operation == Operation::Delete && self.label.tombstones {
             self.send(place, Some(&key), None, &[], outbox)?;
         }
-        (self.buffers.key, self.buffers.value) = (key, value);
+        // One huge row must not hold its memory for ever.
+        if value.capacity() <= BUFFER_KEPT_MAX {
+            (self.buffers.key, self.buffers.value) = (key, value);
+        }
         self.acted(at.position, at.transaction);
         Ok(())
     }
@@ -337,6 +344,19 @@ impl Feed {
             relation.template.key(cells, &mut key);
             self.touched(relation.oid, at.transaction.xid(), kind(key.into()));
         }
+    }
+}
+
+/// Names the row that a topic does not take: nobody could find it by its topic alone.
+fn of_row(error: Error, relation: &Relation, key: &[u8]) -> Error {
+    const KEY_SHOWN_MAX: usize = 200;
+    match error {
+        Error::Kafka(cause @ kafka::Error::TooLarge { .. }) => Error::RowTooLarge {
+            table: relation.name.clone(),
+            key: String::from_utf8_lossy(&key[..key.len().min(KEY_SHOWN_MAX)]).into_owned(),
+            cause,
+        },
+        other => other,
     }
 }
 
