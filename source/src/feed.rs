@@ -30,8 +30,7 @@ mod list;
 mod row;
 
 pub use control::{BEAT, marker};
-#[allow(unused_imports)]
-pub use list::{Added, NextList};
+pub use list::{Added, NextList, list_message};
 
 /// Where records go: the open Kafka transaction.
 pub trait Outbox {

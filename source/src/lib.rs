@@ -19,12 +19,13 @@ mod feed;
 mod foreign;
 mod history;
 pub mod keeper;
-#[allow(dead_code)]
 mod lists;
+mod lockers;
 mod pgoutput;
 mod range;
 mod recent;
 mod relation;
+mod relist;
 mod session;
 mod setup;
 mod snapshot;

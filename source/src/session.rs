@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use postgres::Frame;
-use schemas::topic;
+use schemas::event::LoadMode;
+use schemas::{Lsn, topic};
 use service::failpoint;
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
@@ -22,15 +23,16 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Blocking, Messages};
 use crate::config::Config;
-use crate::feed::{BEAT, Feed, Outcome};
+use crate::feed::{BEAT, Feed, NextList, Outcome};
 use crate::keeper::Seen;
+use crate::lists::ListId;
 use crate::setup::{self, Survey};
 use crate::snapshot::{Task, Work};
 use crate::state::State;
 use crate::stream::{self, Shared};
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId};
-use crate::{Error, snapshot, start, topics};
+use crate::{Error, relist, snapshot, start, topics};
 
 mod publisher;
 
@@ -70,6 +72,13 @@ pub enum Input {
         /// The chunk.
         id: ChunkId,
     },
+    /// Another list is to follow, at the message with this id.
+    List {
+        /// The list's.
+        id: ListId,
+        /// What is published from there on.
+        next: NextList,
+    },
     /// Something that the session needs has failed. [`Error::Again`]: finish what is open, then begin again.
     Failed(Error),
     /// Finish what is open, then end.
@@ -104,8 +113,8 @@ pub async fn run(
         None => start::first(config, kafka, prefix, stop).await?,
     };
     let client = postgres::connect(&config.postgres, "source").await?;
-    let survey = setup::survey(&client, config).await?;
-    check_survey(config, &survey, &early)?;
+    let mut survey = survey(&client, config).await?;
+    let mut look = relist::look(&client, config, prefix, &early, &survey).await?;
     reached(Phase::Ready);
 
     let (inputs, received) = mpsc::channel();
@@ -114,6 +123,7 @@ pub async fn run(
         postgres: config.postgres.clone(),
         slot: config.slot.clone(),
         publications: early.stream.publications.clone(),
+        since: early.stream.since.unwrap_or(Lsn::ZERO),
         buffer_bytes_max: config.buffer_bytes_max,
     };
     let identified = stream::spawn(settings, shared.clone(), inputs.clone(), session.clone()).map_err(Error::Thread)?;
@@ -133,14 +143,26 @@ pub async fn run(
         setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
     // Asked only now: while we waited for the slot, the one who held it went on.
     let end = setup::wal_end(&client).await?;
+    if state.stream != early.stream {
+        // Whoever held the slot while we waited for it has gone on, and may have gone over to another list.
+        let list = |state: &State| (state.stream.publications.clone(), state.stream.since);
+        if list(&state) != list(&early) {
+            return Err(Error::Again("the list of publications has changed meanwhile".into()));
+        }
+        survey = self::survey(&client, config).await?;
+        look = relist::look(&client, config, prefix, &state, &survey).await?;
+    }
     start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
-    start::check_tables(config, &state, &survey.tables)?;
+    look.tell();
     let limits = topics::check(&Admin::connect(kafka)?, &topic::of_state(prefix), &state).await?;
 
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
     let client = Arc::new(client);
-    let helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
+    let mut helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
+    if let Some(change) = look.change {
+        helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;
+    }
     let runtime = tokio::runtime::Handle::current();
     let catalog = Blocking { runtime, client, stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
@@ -172,7 +194,9 @@ pub async fn run(
     ended
 }
 
-fn check_survey(config: &Config, survey: &Survey, state: &State) -> Result<(), Error> {
+/// Looks at a server that was published from before.
+async fn survey(client: &postgres::Client, config: &Config) -> Result<Survey, Error> {
+    let survey = setup::survey(client, config).await?;
     // A failover may be under way: what a standby shows of slots and tables proves nothing.
     if survey.standby {
         return Err(Error::Standby(config.postgres.display()));
@@ -180,12 +204,7 @@ fn check_survey(config: &Config, survey: &Survey, state: &State) -> Result<(), E
     if survey.slot.is_none() {
         return Err(Error::SlotGone { slot: config.slot.clone() });
     }
-    let mut faults = survey.faults.clone();
-    // With a state there has been a publication: what it lost meanwhile was not sent, and nothing may hide that.
-    faults.extend(survey.publication.iter().map(|statement| {
-        format!("the publication lost tables since {} was written; changes made meanwhile are missing: load again under a new prefix (it would be mended by {statement})", state.stream.position)
-    }));
-    if faults.is_empty() { Ok(()) } else { Err(Error::Unready(faults)) }
+    Ok(survey)
 }
 
 /// Tasks that feed the loop, ended when this is dropped.
@@ -215,7 +234,8 @@ impl Helpers {
             let markers = postgres::connect(&config.postgres, "markers").await?;
             let messages = Messages::prepare(markers, &start::message_prefix(&config.slot)).await?;
             let settings = snapshot::Settings {
-                publication: config.publication.clone(),
+                // Chunks show what the stream shows.
+                publication: state.stream.publications.first().cloned().unwrap_or_default(),
                 version: survey.version,
                 chunk_bytes_max: config.chunk_bytes_max,
                 chunk_rows_max: config.chunk_rows_max,
@@ -235,16 +255,42 @@ impl Helpers {
         helpers.push(tokio::spawn(forward).abort_handle());
         Ok(Helpers(helpers))
     }
+
+    /// Another list is to follow.
+    async fn relist(
+        &mut self,
+        change: relist::Change,
+        state: &State,
+        (config, kafka, prefix): (&Config, &kafka::Config, &str),
+        inputs: &Sender<Input>,
+        session: &CancellationToken,
+    ) -> Result<(), Error> {
+        let markers = postgres::connect(&config.postgres, "markers").await?;
+        let means = relist::Means {
+            config: config.clone(),
+            kafka: kafka.clone(),
+            prefix: prefix.to_owned(),
+            client: postgres::connect(&config.postgres, "list").await?,
+            messages: Messages::prepare(markers, &start::message_prefix(&config.slot)).await?,
+            inputs: inputs.clone(),
+            stop: session.clone(),
+        };
+        let work = relist::bring_about(change, state.clone(), means);
+        let work = report("what changes the list", inputs.clone(), session.clone(), work);
+        self.0.push(tokio::spawn(work).abort_handle());
+        Ok(())
+    }
 }
 
 /// Rows that moved before the last stop come first: what was published of them is in doubt. Then the tables that a load has
 /// not finished.
 fn tasks(state: &State) -> Vec<Task> {
     let of_load = |(id, load): (&str, &schemas::state::Load)| {
-        let id = id.to_owned();
+        let (id, is_added) = (id.to_owned(), load.mode != LoadMode::First);
         let task = move |oid: &u32| {
             let name = state.table(*oid)?.name.clone();
-            let work = Work::Load(state.load_table(&id, *oid).cloned().unwrap_or_default());
+            let done = state.load_table(&id, *oid).cloned().unwrap_or_default();
+            let work = Work::Load { done, is_added };
             Some(Task { oid: *oid, name, work })
         };
         load.tables.iter().filter_map(task).collect::<Vec<_>>()

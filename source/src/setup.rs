@@ -32,12 +32,43 @@ pub struct Survey {
     pub standby: bool,
     /// The configured tables.
     pub tables: Vec<Found>,
+    /// Names that are configured and that no table has.
+    pub missing: Vec<TableName>,
     /// What a person must mend, each with its remedy.
     pub faults: Vec<String>,
-    /// Statements that make or complete the publication; only where the configuration allows it.
-    pub publication: Vec<String>,
+    /// What the publication lacks, and the statement that makes or completes it.
+    pub publication: Option<Lacking>,
     /// Whether our slot is there.
     pub slot: Option<Slot>,
+}
+
+/// What a publication lacks.
+#[derive(Clone, Debug)]
+pub struct Lacking {
+    /// Whether it is there at all.
+    pub is_there: bool,
+    /// Tables of ours that are not in it.
+    pub tables: Vec<TableName>,
+    /// The statement that makes or completes it.
+    pub statement: String,
+}
+
+impl Lacking {
+    /// What to tell a person who has to run the statement himself.
+    pub fn fault(&self, publication: &str) -> String {
+        let what = if self.is_there {
+            let names = self.tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            format!("the publication {publication} lacks {names}")
+        } else {
+            format!("the publication {publication} is missing")
+        };
+        format!("{what}: set source.create = true, or run as the owner of the tables\n      {};", self.statement)
+    }
+}
+
+/// What to tell of a configured table that is not there.
+pub fn is_missing(table: &TableName) -> String {
+    format!("the table {table} does not exist: correct source.tables (names are taken as they stand, case included)")
 }
 
 /// The slot as the server has it.
@@ -155,9 +186,7 @@ async fn look_at(
                  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
     let asked = |cause| Error::statement(format!("look at the table {table}"), cause);
     let Some(row) = client.query_opt(query, &[&table.schema, &table.table]).await.map_err(asked)? else {
-        survey.faults.push(format!(
-            "the table {table} does not exist: correct source.tables (names are taken as they stand, case included)"
-        ));
+        survey.missing.push(table.clone());
         return Ok(());
     };
     let (oid, kind, persistence): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
@@ -220,14 +249,8 @@ async fn publication(client: &Client, config: &Config) -> Result<Option<(Row, Ve
 
 fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>, survey: &mut Survey) {
     let name = quote::identifier(&config.publication);
-    let list = |tables: &[&TableName]| tables.iter().map(|table| quote::table(table)).collect::<Vec<_>>().join(", ");
-    let (what, statement) = match publication {
-        None => {
-            let all: Vec<_> = config.tables.iter().collect();
-            let statement =
-                format!("CREATE PUBLICATION {name} FOR TABLE {} WITH (publish_via_partition_root = true)", list(&all));
-            (format!("the publication {} is missing", config.publication), statement)
-        }
+    let (is_there, published) = match publication {
+        None => (false, Vec::new()),
         Some((row, tables)) => {
             for (at, act) in ["insert", "update", "delete", "truncate"].into_iter().enumerate() {
                 if !row.get::<_, bool>(at) {
@@ -237,22 +260,28 @@ fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>
                     ));
                 }
             }
-            let missing: Vec<_> = config.tables.iter().filter(|table| !tables.contains(table)).collect();
-            if missing.is_empty() {
-                return;
-            }
-            let names = missing.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            let statement = format!("ALTER PUBLICATION {name} ADD TABLE {}", list(&missing));
-            (format!("the publication {} lacks {names}", config.publication), statement)
+            (true, tables)
         }
     };
-    if config.create {
-        survey.publication.push(statement);
-    } else {
-        survey
-            .faults
-            .push(format!("{what}: set source.create = true, or run as the owner of the tables\n      {statement};"));
+    let lacks = |table: &&TableName| !published.contains(table) && !survey.missing.contains(table);
+    let tables: Vec<TableName> = config.tables.iter().filter(lacks).cloned().collect();
+    if tables.is_empty() && is_there {
+        return;
     }
+    let list = tables.iter().map(quote::table).collect::<Vec<_>>().join(", ");
+    let statement = if is_there {
+        format!("ALTER PUBLICATION {name} ADD TABLE {list}")
+    } else {
+        format!("CREATE PUBLICATION {name} FOR TABLE {list} WITH (publish_via_partition_root = true)")
+    };
+    survey.publication = Some(Lacking { is_there, tables, statement });
+}
+
+/// Makes or completes the publication.
+pub async fn complete(client: &Client, publication: &str, lacking: &Lacking) -> Result<(), Error> {
+    tracing::info!(publication, "making or completing the publication");
+    let made = client.batch_execute(&lacking.statement).await;
+    made.map_err(|cause| Error::statement("make the publication", cause))
 }
 
 /// The topic of each table. Kafka takes no two names that differ only in dots and underscores.

@@ -24,7 +24,7 @@ use crate::feed::{Outcome, marker};
 use crate::relation::{Details, Relation};
 use crate::session::Input;
 use crate::window::{Chunk, ChunkId, Part, Rows};
-use crate::{Error, copy, range};
+use crate::{Error, copy, lockers, range};
 
 /// How long a chunk waits for its table's lock before it lets others pass.
 const LOCK_TIMEOUT_MS: u32 = 2_000;
@@ -49,7 +49,12 @@ pub struct Task {
 #[derive(Clone, Debug)]
 pub enum Work {
     /// What a load has not done yet.
-    Load(LoadTable),
+    Load {
+        /// What it has done.
+        done: LoadTable,
+        /// Whether the table was added to a stream that was running: then transactions may have begun to write to it before.
+        is_added: bool,
+    },
     /// The rows with these record keys.
     Keys(Vec<String>),
 }
@@ -97,14 +102,23 @@ impl Reader {
         for Task { oid, name, work } in tasks {
             let table = Target { oid, name };
             match work {
-                Work::Load(done) => self.load(&table, done).await?,
+                Work::Load { done, is_added } => match self.load(&table, done, is_added).await {
+                    Err(Error::Dropped { table }) => {
+                        tracing::warn!(%table, "the table was dropped before its load was done: the others go on without it");
+                    }
+                    loaded => loaded?,
+                },
                 Work::Keys(keys) => self.rows(&table, keys).await?,
             }
         }
         Ok(())
     }
 
-    async fn load(&mut self, table: &Target, mut done: LoadTable) -> Result<(), Error> {
+    async fn load(&mut self, table: &Target, mut done: LoadTable, is_added: bool) -> Result<(), Error> {
+        if is_added {
+            let why = format!("before {} is loaded", table.name);
+            lockers::wait(&self.client, Some(&[table.oid]), &why).await?;
+        }
         tracing::info!(table = %table.name, rows = done.rows, "loading");
         let (begun, mut told) = (Instant::now(), Instant::now());
         while let Some(range) = range::next(&done.done) {

@@ -83,10 +83,8 @@ pub async fn first(
     }
     let survey = setup::survey(&client, config).await?;
     let plan = plan(config, kafka, prefix, &survey, stop).await?;
-    for statement in &survey.publication {
-        tracing::info!(publication = %config.publication, "making or completing the publication");
-        let made = client.batch_execute(statement).await;
-        made.map_err(|cause| postgres::Error::statement("make the publication", cause))?;
+    if let Some(lacking) = &survey.publication {
+        setup::complete(&client, &config.publication, lacking).await?;
     }
     failpoint::reach_in_task("first-publication").await?;
     let (system, start) = make_slot(config, &survey, stop).await?;
@@ -112,9 +110,18 @@ pub async fn first(
         position: Position::before(start),
         history: Vec::new(),
     };
-    let table = |found: &Found| Table {
+    let table = |found: &Found| (found.oid, record_of(found, names[&found.oid].clone()));
+    let tables = survey.tables.iter().map(table).collect();
+    let state = State::first(stream, tables, found);
+    let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
+    commit_first(config, publisher, prefix, state, &loads, client, stop).await
+}
+
+/// What the state knows of a table before its first row.
+pub fn record_of(found: &Found, topic: String) -> Table {
+    Table {
         name: found.relation.name.clone(),
-        topic: names[&found.oid].clone(),
+        topic,
         key: found.relation.key_names(),
         identity: found.relation.identity,
         columns: Vec::new(),
@@ -122,11 +129,7 @@ pub async fn first(
         single_partition: found.relation.single_partition,
         routing: Vec::new(),
         imprint: None,
-    };
-    let tables = survey.tables.iter().map(|found| (found.oid, table(found))).collect();
-    let state = State::first(stream, tables, found);
-    let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
-    commit_first(config, publisher, prefix, state, &loads, client, stop).await
+    }
 }
 
 /// What a first start will do to topics.
@@ -147,13 +150,17 @@ async fn plan(
         return Err(Error::Standby(config.postgres.display()));
     }
     let mut faults = survey.faults.clone();
+    faults.extend(survey.missing.iter().map(setup::is_missing));
+    faults
+        .extend(survey.publication.iter().filter(|_| !config.create).map(|lacking| lacking.fault(&config.publication)));
     let names = setup::topics_of(prefix, &survey.tables).unwrap_or_else(|more| {
         faults.extend(more);
         BTreeMap::new()
     });
-    let data: Vec<String> = names.values().cloned().collect();
+    let state_topic = topic::of_state(prefix);
+    let wanted: Vec<&str> = names.values().map(String::as_str).chain([state_topic.as_str()]).collect();
     let admin = Admin::connect(kafka)?;
-    let plan = topics::plan(&admin, kafka, &config.topics, &topic::of_state(prefix), &data, stop).await?;
+    let plan = topics::plan(&admin, kafka, &config.topics, &state_topic, &wanted, stop).await?;
     faults.extend(plan.faults);
     if faults.is_empty() { Ok(Planned { names, missing: plan.missing }) } else { Err(Error::Unready(faults)) }
 }
@@ -250,24 +257,17 @@ pub fn check_identity(
     let ours = stream.timeline == system.timeline || switches.iter().any(|switch| switch.timeline == stream.timeline);
     let same = stream.system_id == system.system_id
         && stream.database == config.postgres.database
-        && stream.slot == config.slot
-        && stream.publications == [config.publication.clone()];
+        && stream.slot == config.slot;
     if same && ours {
         return Ok(());
     }
-    let words = |system: &str, timeline: u32, database: &str, slot: &str, publication: &str| {
-        format!("system {system}, timeline {timeline}, database {database}, slot {slot}, publication {publication}")
+    let words = |system: &str, timeline: u32, database: &str, slot: &str| {
+        format!("system {system}, timeline {timeline}, database {database}, slot {slot}")
     };
     Err(Error::OtherSource {
         topic: topic::of_state(prefix),
-        recorded: words(
-            &stream.system_id,
-            stream.timeline,
-            &stream.database,
-            &stream.slot,
-            &stream.publications.join(", "),
-        ),
-        found: words(&system.system_id, system.timeline, &config.postgres.database, &config.slot, &config.publication),
+        recorded: words(&stream.system_id, stream.timeline, &stream.database, &stream.slot),
+        found: words(&system.system_id, system.timeline, &config.postgres.database, &config.slot),
     })
 }
 
@@ -295,27 +295,6 @@ pub fn check_server(
         return Err(Error::Behind { end, published: stream.position });
     }
     Ok(())
-}
-
-/// The configured tables must be the ones that the state speaks of.
-pub fn check_tables(config: &Config, state: &State, found: &[Found]) -> Result<(), Error> {
-    let recorded: Vec<_> = state.tables().collect();
-    let mut faults = Vec::new();
-    for table in &config.tables {
-        match (found.iter().find(|found| found.relation.name == *table), recorded.iter().find(|(_, known)| known.name == *table)) {
-            (Some(found), _) if state.table(found.oid).is_some() => {}
-            (Some(_), Some(_)) => faults.push(format!("{table} was dropped and made again: its rows are not those that were published; start under a new prefix")),
-            (Some(_), None) => faults.push(format!("{table} was not published under this prefix so far: adding a table to a running prefix is not possible yet; start another prefix for it")),
-            // The survey told it.
-            (None, _) => {}
-        }
-    }
-    for (_, known) in recorded {
-        if !config.tables.contains(&known.name) {
-            faults.push(format!("{} is published under this prefix but not in source.tables any more: put it back, or start under a new prefix", known.name));
-        }
-    }
-    if faults.is_empty() { Ok(()) } else { Err(Error::Unready(faults)) }
 }
 
 /// Milliseconds since 1970.

@@ -73,6 +73,8 @@ pub struct Settings {
     pub slot: String,
     /// The publications.
     pub publications: Vec<String>,
+    /// Nothing that was committed before this is wanted; the slot may stand behind it.
+    pub since: Lsn,
     /// How many bytes may wait to be published.
     pub buffer_bytes_max: usize,
 }
@@ -140,7 +142,7 @@ async fn identify(config: &postgres::Config) -> Result<(Replication, System, Vec
 async fn take_slot(mut replication: Replication, settings: &Settings) -> Result<Replication, Error> {
     let mut told = None;
     loop {
-        match replication.start(&settings.slot, &settings.publications, Lsn::ZERO).await {
+        match replication.start(&settings.slot, &settings.publications, settings.since).await {
             Ok(()) => return Ok(replication),
             Err(error @ Error::SlotActive { .. }) => {
                 let text = error.to_string();

@@ -1,6 +1,6 @@
 //! The topics: looked at before anything is made, made where that is allowed, and checked against the state at every start.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use kafka::admin::{Admin, NewTopic, Topic};
 use kafka::topic::{Isolation, read_all};
@@ -20,19 +20,19 @@ pub struct Plan {
     pub faults: Vec<String>,
 }
 
-/// Compares topics with the configuration, for a first start: existing ones must be empty, or their history is unknown.
+/// Compares topics that are about to be used with the configuration: existing ones must be empty, or their history is
+/// unknown. The state's is among them for a first start.
 pub async fn plan(
     admin: &Admin,
     kafka: &kafka::Config,
     config: &Topics,
     state_topic: &str,
-    data: &[String],
+    names: &[&str],
     stop: &CancellationToken,
 ) -> Result<Plan, Error> {
-    let names: Vec<&str> = data.iter().map(String::as_str).chain([state_topic]).collect();
-    let there = admin.topics(&names).await?;
+    let there = admin.topics(names).await?;
     let mut plan = Plan::default();
-    for name in names {
+    for name in names.iter().copied() {
         let Some(topic) = there.get(name) else {
             plan.missing.push(name.to_owned());
             continue;
@@ -47,7 +47,7 @@ pub async fn plan(
         }
         if holds_records(kafka, name, stop).await? {
             plan.faults.push(format!(
-                "the topic {name} holds records but {state_topic} holds no state: it is another source's, or the state was lost; use another prefix"
+                "the topic {name} holds records and {state_topic} does not know of them: it is another source's, or the state was lost; use another prefix"
             ));
         }
     }
@@ -131,9 +131,22 @@ pub async fn found(admin: &Admin, data: &[String]) -> Result<Vec<(String, state:
         .collect()
 }
 
-/// Compares topics with the state. Returns how large a record each takes, in bytes.
+/// Which of these topics hold nothing of ours: never used, or no more the ones that were. A table that comes back after its
+/// topic was deleted begins anew.
+pub async fn fresh(admin: &Admin, state: &State, names: &[String]) -> Result<Vec<String>, Error> {
+    let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+    let there = admin.topics(&wanted).await?;
+    let is_fresh = |name: &&String| match state.topics().iter().find(|recorded| recorded.name == **name) {
+        Some(recorded) => there.get(*name).is_none_or(|topic| topic.id != recorded.topic.id),
+        None => true,
+    };
+    Ok(names.iter().filter(is_fresh).cloned().collect())
+}
+
+/// Compares the topics of published tables with the state. Returns how large a record each takes, in bytes.
 pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BTreeMap<String, usize>, Error> {
-    let names: Vec<&str> = state.topics().iter().map(|topic| topic.name.as_str()).chain([state_topic]).collect();
+    let used: HashSet<&str> = state.tables().map(|(_, table)| table.topic.as_str()).collect();
+    let names: Vec<&str> = used.iter().copied().chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
     let mut faults = Vec::new();
     if let Some(topic) = there.get(state_topic) {
@@ -143,7 +156,7 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
         return Err(Error::Unready(faults));
     }
     let mut limits = BTreeMap::new();
-    for recorded in state.topics() {
+    for recorded in state.topics().iter().filter(|topic| used.contains(topic.name.as_str())) {
         let fault = |fault: String| Err(Error::Topic { topic: recorded.name.clone(), fault });
         let Some(topic) = there.get(&recorded.name) else {
             return fault("is gone, with everything that was published to it: load again under a new prefix".into());

@@ -8,6 +8,7 @@ mod faults;
 mod follow;
 mod keeper;
 mod large;
+mod lists;
 mod neighbours;
 mod servers;
 mod shutdown;

@@ -118,6 +118,12 @@ impl World {
         client.batch_execute(sql).await.map_err(Error::during(sql)).expect("the target takes the statements");
     }
 
+    /// Makes one more table on both sides. It is neither published nor among [`World::tables`].
+    pub async fn make(&self, table: &Table) {
+        self.in_source(&builder::in_source(table)).await;
+        self.in_target(&builder::in_target(table)).await;
+    }
+
     /// Starts a part of the product. A second one of the same part gets a number.
     pub fn start(&mut self, part: Part) -> Tributary {
         let configuration = self.configuration.clone();

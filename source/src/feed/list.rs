@@ -41,7 +41,11 @@ pub struct Added {
     pub load: Option<(LoadMode, u64)>,
 }
 
-/// Names a list in the message that stands for it.
+/// What the message says at which a list follows.
+pub fn list_message(id: ListId) -> String {
+    format!("list/{id}")
+}
+
 pub(super) fn listed(content: &[u8]) -> Option<ListId> {
     std::str::from_utf8(content).ok()?.strip_prefix("list/")?.parse().ok()
 }
@@ -49,7 +53,6 @@ pub(super) fn listed(content: &[u8]) -> Option<ListId> {
 impl Feed {
     /// At the commit of the message with this id, `next` becomes the list. Any other message of this kind is a stranger's,
     /// or was ours in a life that did not come to its commit.
-    #[allow(dead_code)]
     pub fn expect_list(&mut self, id: ListId, next: NextList) {
         self.next = Some((id, next));
     }

@@ -272,6 +272,7 @@ impl Loop {
                 self.feed.close_window(id);
                 self.waiting.remove(&id);
             }
+            Input::List { id, next } => self.feed.expect_list(id, next),
             Input::Failed(error) => return Err(error),
             Input::Stop => {}
         }
@@ -309,6 +310,9 @@ impl Loop {
     /// Commits what was sent together with where that leaves us. Only then may it be confirmed and told, and the session
     /// end where the feed wants another.
     fn settle(&mut self, transaction: &mut Transaction<'_>) -> Result<(), Error> {
+        if self.feed.ending().is_some() {
+            failpoint::reach("before-ending")?;
+        }
         let received = self.feed.received();
         let records = self.feed.take_records();
         transaction.settle(&self.state_topic, records)?;

@@ -274,6 +274,7 @@ fn usual_settings(durability: Durability) -> Vec<(String, String)> {
         ("max_wal_senders", "100"),
         ("max_replication_slots", "100"),
         ("max_connections", "400"),
+        ("max_prepared_transactions", "20"),
         ("shared_buffers", "128MB"),
         ("max_wal_size", "4GB"),
         ("fsync", safe),

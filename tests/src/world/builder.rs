@@ -194,11 +194,8 @@ impl Builder {
         let database = quote(&world.target_database());
         run(&target, format!("GRANT CREATE ON DATABASE {database} TO {}", Role::Target.name())).await?;
         for table in &self.tables {
-            run(&source, table.ddl()).await?;
-            run(&target, table.ddl()).await?;
-            run(&source, grants(table, Role::Source, "SELECT")).await?;
-            run(&source, grants(table, Role::Application, "ALL")).await?;
-            run(&target, grants(table, Role::Target, "SELECT, INSERT, UPDATE, DELETE, TRUNCATE")).await?;
+            run(&source, in_source(table)).await?;
+            run(&target, in_target(table)).await?;
         }
         if self.publication && !self.tables.is_empty() {
             let tables: Vec<String> = self.tables.iter().map(Table::sql).collect();
@@ -253,6 +250,17 @@ async fn create_database(server: &PostgresAddress, name: &str) -> Result<(), Err
     let client = server.connect(Role::Superuser, "postgres").await?;
     let sql = format!("CREATE DATABASE {}", quote(name));
     client.batch_execute(&sql).await.map_err(Error::during(sql))
+}
+
+/// What makes a table in the source, with the rights that go with it.
+pub(super) fn in_source(table: &Table) -> String {
+    let (read, write) = (grants(table, Role::Source, "SELECT"), grants(table, Role::Application, "ALL"));
+    format!("{}; {read}; {write}", table.ddl())
+}
+
+/// What makes a table in the target, with the rights that go with it.
+pub(super) fn in_target(table: &Table) -> String {
+    format!("{}; {}", table.ddl(), grants(table, Role::Target, "SELECT, INSERT, UPDATE, DELETE, TRUNCATE"))
 }
 
 fn grants(table: &Table, role: Role, rights: &str) -> String {

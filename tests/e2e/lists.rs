@@ -1,0 +1,193 @@
+//! The list of tables and publications changes between two runs, and no change is lost, doubled or told by the wrong list.
+
+use std::time::Duration;
+
+use harness::World;
+use harness::oracle::audit;
+use harness::process::{Part, Tributary};
+use harness::servers::Role;
+use harness::table::{Table, quote};
+use harness::workload::{self, Pace, Shape, Workload};
+
+const READY_WITHIN: Duration = Duration::from_secs(90);
+
+const PACE: Pace = Pace { writers: 3, transactions_per_second: 30 };
+
+fn write(world: &World, shapes: &[Shape]) -> Workload {
+    Workload::start(world.source_address(), &world.source_database(), world.seed, PACE, shapes)
+}
+
+/// Tells the processes to come which tables to publish.
+fn list(world: &mut World, tables: &[&Table]) {
+    let names: Vec<String> = tables.iter().map(|table| table.name.to_string()).collect();
+    world.configuration.set("source.tables", names);
+}
+
+/// Its owner may make publications.
+fn as_owner(world: &mut World) {
+    let url = world.source_address().url(Role::Superuser, &world.source_database());
+    world.configuration.set("source.url", url).environment("TRIBUTARY_SOURCE__PASSWORD", Role::Superuser.password());
+}
+
+async fn alter_publication(world: &World, how: &str) {
+    world.in_source(&format!("ALTER PUBLICATION {} {how}", quote(&world.slot()))).await;
+}
+
+async fn again(world: &mut World, process: &mut Tributary, part: Part) -> Tributary {
+    process.stop().await.expect("it ends");
+    world.start(part)
+}
+
+/// The list has changed once the source streams for the second time in a life.
+async fn goes_over(source: &mut Tributary) {
+    source
+        .logs("beginning again: the list of tables or publications has changed", READY_WITHIN)
+        .await
+        .expect("it goes over");
+    source.ready(READY_WITHIN).await.expect("it streams by the new list");
+}
+
+/// A table comes while it is written to, by transactions that began before anybody knew that it would: one runs, one is
+/// prepared. What they wrote before is not in the stream, and what they write afterwards is.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_added_while_transactions_straddle_its_publication() {
+    let (accounts, people) = (workload::accounts(), workload::people());
+    let mut world = World::builder().table(accounts.table().clone()).start().await;
+    world.make(people.table()).await;
+    as_owner(&mut world);
+    world.configuration.set("source.chunk_rows_max", 40);
+    let source = world.source(Role::Superuser).await;
+    workload::fill(&source, world.seed, &[accounts.clone(), people.clone()], 300).await.expect("the tables take rows");
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    let slot = format!("{}_audit", world.prefix());
+    audit::start(&source, &slot).await.expect("a slot for the audit");
+    let writers = write(&world, &[accounts.clone(), people.clone()]);
+
+    let straddler = world.source(Role::Application).await;
+    let insert = |id: &str| format!("INSERT INTO people (email, name) VALUES ('straddles {id}', 'before')");
+    let begin = format!("BEGIN; {}; {}", insert("first"), insert("gone"));
+    straddler.batch_execute(&begin).await.expect("rows are written");
+    let prepare = format!("BEGIN; {}; PREPARE TRANSACTION 'straddles'", insert("prepared"));
+    world.in_source(&prepare).await;
+
+    list(&mut world, &[accounts.table(), people.table()]);
+    let mut run = again(&mut world, &mut run, Part::Run).await;
+    run.logs("transactions that began to write before", READY_WITHIN).await.expect("it waits for them");
+    run.logs("prepared transaction \"straddles\"", READY_WITHIN).await.expect("it names them");
+    let end = format!(
+        "{}; DELETE FROM people WHERE email = 'straddles gone'; UPDATE people SET name = 'after' WHERE email LIKE 'straddles%'; COMMIT",
+        insert("second")
+    );
+    straddler.batch_execute(&end).await.expect("it commits");
+    world.in_source("COMMIT PREPARED 'straddles'").await;
+    goes_over(&mut run).await;
+    writers.after(300).await.expect("the writers write");
+
+    world.check_audit(&slot).await;
+    world.tables.push(people.table().clone());
+    world.until_equal().await;
+    world.check_topics().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// A table goes and comes back. Its topic goes on; what was deleted in between is known from nothing but the new load, which
+/// begins with a truncate. The sink does not carry that by itself yet: a person does.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_is_removed_and_comes_back() {
+    let (accounts, people) = (workload::accounts(), workload::people());
+    let both = [accounts.clone(), people.clone()];
+    let mut world = World::builder().tables(workload::tables_of(&both)).start().await;
+    let source = world.source(Role::Superuser).await;
+    workload::fill(&source, world.seed, &both, 200).await.expect("the tables take rows");
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    write(&world, &both).after(100).await.expect("the writers write");
+    world.until_equal().await;
+
+    list(&mut world, &[accounts.table()]);
+    let mut run = again(&mut world, &mut run, Part::Run).await;
+    goes_over(&mut run).await;
+    assert!(run.log().contains("ALTER PUBLICATION"), "the remedy is told:\n{}", run.tail());
+    alter_publication(&world, "DROP TABLE people").await;
+    let writers = write(&world, &both);
+    world.in_source("DELETE FROM people WHERE random() < 0.5").await;
+    writers.after(100).await.expect("the writers write");
+    world.tables.pop();
+    world.until_equal().await;
+    world.check_topics().await;
+
+    alter_publication(&world, "ADD TABLE people").await;
+    list(&mut world, &[accounts.table(), people.table()]);
+    run.stop().await.expect("it ends");
+    let mut publisher = world.start(Part::Source);
+    let writers = write(&world, &both);
+    goes_over(&mut publisher).await;
+    writers.after(100).await.expect("the writers write");
+    world.tables.push(people.table().clone());
+    world.until_published().await;
+    carry_truncate(&mut world, people.table()).await;
+    let mut sink = world.start(Part::Sink);
+    world.until_equal().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    sink.stop().await.expect("it ends");
+    publisher.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// Does what the sink tells a person to do at a truncate: it ends, and each partition's statement stands in the progress.
+async fn carry_truncate(world: &mut World, table: &Table) {
+    world.expect_log("was truncated at the source");
+    let target = world.target(Role::Superuser).await;
+    let mut sink = world.start(Part::Sink);
+    sink.ends(READY_WITHIN).await.expect("it stops in front of the truncate");
+    let query = "SELECT error FROM tributary.progress WHERE grp = 'rdb' AND topic = $1";
+    let rows = target.query(query, &[&world.topic_name(table)]).await.expect("the target answers");
+    let mut script = format!("BEGIN; TRUNCATE {}", table.sql());
+    for row in &rows {
+        let error: Option<String> = row.get(0);
+        let error = error.unwrap_or_else(|| panic!("a partition has not come to the truncate:\n{}", sink.tail()));
+        let step = error.find("UPDATE tributary.progress").expect("it names the statement that steps over");
+        script.push_str("; ");
+        script.push_str(&error[step..]);
+    }
+    target.batch_execute(&format!("{script}; COMMIT")).await.expect("the statements can be run as they stand");
+}
+
+/// Another publication, made while a transaction is open that began without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_publication_gets_another_name() {
+    let both = [workload::accounts(), workload::people()];
+    let mut world = World::builder().tables(workload::tables_of(&both)).start().await;
+    let source = world.source(Role::Superuser).await;
+    let mut publisher = world.start(Part::Source);
+    publisher.ready(READY_WITHIN).await.expect("it streams");
+    let slot = format!("{}_audit", world.prefix());
+    audit::start(&source, &slot).await.expect("a slot for the audit");
+    let writers = write(&world, &both);
+    let straddler = world.source(Role::Application).await;
+    let begin = "BEGIN; INSERT INTO accounts (id, owner) VALUES (1001, 'straddles')";
+    straddler.batch_execute(begin).await.expect("a row is written");
+    world
+        .in_source("CREATE PUBLICATION another FOR TABLE accounts, people WITH (publish_via_partition_root = true)")
+        .await;
+
+    world.configuration.set("source.publication", "another");
+    let mut publisher = again(&mut world, &mut publisher, Part::Source).await;
+    publisher.logs("transactions that began to write before", READY_WITHIN).await.expect("it waits for them");
+    straddler.batch_execute("UPDATE accounts SET owner = 'ends' WHERE id = 1001; COMMIT").await.expect("it commits");
+    goes_over(&mut publisher).await;
+    writers.after(200).await.expect("the writers write");
+    world.until_published().await;
+    world.check_audit(&slot).await;
+    // The old one is of no use any more.
+    world.in_source(&format!("DROP PUBLICATION {}", quote(&world.slot()))).await;
+    let mut publisher = again(&mut world, &mut publisher, Part::Source).await;
+    publisher.ready(READY_WITHIN).await.expect("it goes on");
+    world.in_source("DELETE FROM accounts WHERE id = 1001").await;
+    world.until_published().await;
+    publisher.stop().await.expect("it ends");
+    world.finish().await;
+}
