@@ -90,6 +90,16 @@ pub(crate) enum Command {
     /// could not be asked.
     Status(Form),
 
+    /// Look at the replication slot, or remove it
+    ///
+    /// As long as the slot is there, the source server keeps all WAL that tributary has not confirmed.
+    #[command(subcommand)]
+    Slot(Slot),
+
+    /// The topics that tributary publishes to
+    #[command(subcommand)]
+    Topic(Topic),
+
     /// Check the servers for what tributary needs, and say how to get it
     ///
     /// Changes nothing. Run it before the first start, and whenever something is odd.
@@ -179,6 +189,55 @@ pub(crate) struct DlqShow {
 
     #[command(flatten)]
     pub(crate) form: Form,
+}
+
+/// What to do with the slot.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Slot {
+    /// Show all that is known of it: how far behind, how much room, who reads from it, how long it lasts
+    ///
+    /// Exit code 0: all is well. 1: it needs a person. 2: it could not be asked.
+    Show(Form),
+
+    /// Drop it, so that the source server keeps no more WAL for tributary
+    ///
+    /// Without --yes it says what it would do. What was not published yet is lost to tributary with the slot, and a source
+    /// can never go on under the same prefix. A slot that is read from is refused: stop the source first.
+    ///
+    /// Exit code 0: done, or shown. 1: refused. 2: it could not be asked.
+    Drop(SlotDrop),
+}
+
+/// How to drop.
+#[derive(Debug, Args)]
+pub(crate) struct SlotDrop {
+    /// Do it
+    #[arg(long)]
+    pub(crate) yes: bool,
+
+    /// Drop the publication too
+    #[arg(long)]
+    pub(crate) publication: bool,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// What to do with topics.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Topic {
+    /// Explain why the partitions of a topic in use are not raised, and what to do instead
+    ///
+    /// Changes nothing. Exit code 2, since what was asked for is not done.
+    Grow(TopicGrow),
+}
+
+/// Which topic.
+#[derive(Debug, Args)]
+pub(crate) struct TopicGrow {
+    /// The topic of this table, as schema.table; by default those of all
+    #[arg(long, value_name = "TABLE")]
+    pub(crate) table: Option<schemas::TableName>,
 }
 
 /// What is thought of a parked event.

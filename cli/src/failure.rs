@@ -38,6 +38,9 @@ pub(crate) enum Failure {
     Http(#[from] service::http::Error),
 
     #[error(transparent)]
+    Postgres(Box<postgres::Error>),
+
+    #[error(transparent)]
     Sink(Box<sink::Error>),
 
     #[error(transparent)]
@@ -49,6 +52,12 @@ pub(crate) enum Failure {
     /// A part that runs for long has ended; it was logged as it happened.
     #[error("stopped by an error")]
     Logged,
+}
+
+impl From<postgres::Error> for Failure {
+    fn from(error: postgres::Error) -> Failure {
+        Failure::Postgres(Box::new(error))
+    }
 }
 
 impl From<sink::Error> for Failure {

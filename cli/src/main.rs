@@ -10,7 +10,10 @@ mod failure;
 mod init;
 mod output;
 mod roles;
+mod slot;
+mod state;
 mod status;
+mod topic;
 mod verification;
 
 use std::process::ExitCode;
@@ -19,7 +22,7 @@ use std::time::Duration;
 use clap::Parser;
 use service::{log, telemetry};
 
-use args::{Arguments, Command, Dlq};
+use args::{Arguments, Command, Dlq, Slot, Topic};
 use configuration::Configuration;
 use failure::Failure;
 use roles::Parts;
@@ -70,6 +73,9 @@ async fn perform(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Verify(verify) => verification::run(&configuration, verify).await,
         Command::Dlq(Dlq::List(list)) => dlq::list(&configuration, list).await,
         Command::Dlq(Dlq::Show(show)) => dlq::show(&configuration, show).await,
+        Command::Slot(Slot::Show(form)) => slot::show::run(&configuration, form).await,
+        Command::Slot(Slot::Drop(drop)) => slot::drop::run(&configuration, drop).await,
+        Command::Topic(Topic::Grow(grow)) => topic::grow(&configuration, &grow),
         Command::Status(form) => status::run(&configuration, form).await,
         Command::Doctor(form) => doctor::run(&configuration, form).await,
         Command::Init => unreachable!("returned above"),

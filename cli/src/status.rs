@@ -16,6 +16,7 @@ use crate::args::Form;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
+use crate::slot::Slot;
 
 /// Everything that is shown.
 #[derive(Debug, Serialize)]
@@ -29,22 +30,6 @@ struct Report {
     findings: Vec<String>,
     /// What could not be asked, and why.
     unknown: Vec<String>,
-}
-
-/// The replication slot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Slot {
-    name: String,
-    /// The process that reads from it.
-    active_pid: Option<i32>,
-    /// PostgreSQL's word: reserved, extended, unreserved, lost.
-    wal_status: Option<String>,
-    confirmed_lsn: Option<String>,
-    server_lsn: String,
-    /// WAL that the server keeps for us and that is not confirmed.
-    behind_bytes: u64,
-    /// What may still be written before the slot is lost; none: without limit.
-    safe_wal_bytes: Option<i64>,
 }
 
 /// Where the source is, as it recorded it itself.
@@ -123,20 +108,16 @@ pub(crate) async fn run(configuration: &Configuration, form: Form) -> Result<Out
 impl Report {
     /// What needs a person, told from what was found.
     fn judge(&mut self) {
-        let mut findings = Vec::new();
+        let mut findings = std::mem::take(&mut self.findings);
         if self.stream.is_none() && self.unknown.is_empty() {
             findings.push("nothing was published yet: start `tributary source`, or `tributary run`".to_owned());
         }
         if let Some(slot) = &self.slot {
-            if matches!(slot.wal_status.as_deref(), Some("lost" | "unreserved")) {
+            findings.extend(slot.reasons.iter().cloned());
+            if slot.is_sound && slot.active_pid.is_none() {
+                let outlook = slot.outlook.as_ref().map_or_else(String::new, |outlook| format!("; {outlook}"));
                 findings.push(format!(
-                    "the slot {} is {}: the source cannot go on from it",
-                    slot.name,
-                    slot.wal_status.clone().unwrap_or_default()
-                ));
-            } else if slot.active_pid.is_none() {
-                findings.push(format!(
-                    "nobody reads from the slot {}, so WAL piles up in the source: start `tributary source`",
+                    "nobody reads from the slot {}, so WAL piles up in the source: start `tributary source`{outlook}",
                     slot.name
                 ));
             }
@@ -203,11 +184,22 @@ mod tests {
         Slot {
             name: "tributary_shop".into(),
             active_pid: Some(1),
+            inactive_since_ms: None,
             wal_status: Some("reserved".into()),
+            invalidation_reason: None,
             confirmed_lsn: Some("0/10".into()),
+            restart_lsn: Some("0/8".into()),
             server_lsn: "0/20".into(),
             behind_bytes: 16,
+            behind_seconds: Some(2),
+            retained_bytes: Some(24),
             safe_wal_bytes: None,
+            wal_keep_bytes: None,
+            idle_timeout_seconds: None,
+            level: "ok",
+            reasons: vec![],
+            is_sound: true,
+            outlook: Some("it lasts".into()),
         }
     }
 
@@ -215,8 +207,10 @@ mod tests {
     fn lag_alone_is_no_finding_and_what_stands_still_is() {
         assert_eq!(report(Some(slot()), partition()).findings, Vec::<String>::new());
         let found = |slot: Slot, partition: Partition| report(Some(slot), partition).findings.join("\n");
-        assert!(found(Slot { active_pid: None, ..slot() }, partition()).contains("WAL piles up"));
-        assert!(found(Slot { wal_status: Some("lost".into()), ..slot() }, partition()).contains("cannot go on"));
+        let unread = found(Slot { active_pid: None, ..slot() }, partition());
+        assert!(unread.contains("WAL piles up") && unread.contains("it lasts"), "{unread}");
+        let lost = Slot { active_pid: None, is_sound: false, reasons: vec!["it is lost: load again".into()], ..slot() };
+        assert_eq!(found(lost, partition()), "it is lost: load again");
         assert!(found(slot(), Partition { parked: 2, ..partition() }).contains("dlq list --group rdb"));
         assert!(found(slot(), Partition { error: Some("disk full".into()), ..partition() }).contains("disk full"));
         assert!(found(slot(), Partition { owner: None, ..partition() }).contains("nobody reads"));
@@ -244,7 +238,9 @@ mod tests {
             load_rows_estimated: Some(10),
         }];
         let text = text::of(&report);
-        for part in ["tributary_shop", "16 B behind", "public.users", "loading 5 of about 10", "rdb", "12@host"] {
+        for part in
+            ["tributary_shop", "16 B and at most 2 s behind", "public.users", "loading 5 of about 10", "rdb", "12@host"]
+        {
             assert!(text.contains(part), "{part} is missing in:\n{text}");
         }
     }

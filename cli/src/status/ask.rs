@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::time::{Duration, Instant};
 
 use kafka::admin::{Admin, Offsets};
 use postgres::replication::unix_us;
@@ -10,11 +9,10 @@ use schemas::topic::{group_id, of_table};
 use sink::config::To;
 use sink::read::{self, Standing};
 
-use super::{Group, Load, Partition, Report, Slot, Stream, Table};
+use super::{Group, Load, Partition, Report, Stream, Table};
 use crate::configuration::Configuration;
-
-/// How long the state topic may take to be read.
-const STATE_TIMEOUT: Duration = Duration::from_secs(20);
+use crate::slot::{self, Asked};
+use crate::state;
 
 /// What each group has done, by group, topic and partition.
 type Standings = BTreeMap<(String, String, i32), Standing>;
@@ -23,9 +21,12 @@ type Standings = BTreeMap<(String, String, i32), Standing>;
 pub(super) async fn all(configuration: &Configuration) -> Report {
     let mut unknown = Vec::new();
     let (slot, state, target, topics) =
-        tokio::join!(slot(configuration), state(configuration), standings(configuration), topics(configuration));
-    let slot = told(&mut unknown, "the slot", slot).flatten();
+        tokio::join!(slot(configuration), state::read(configuration), standings(configuration), topics(configuration));
+    let asked = told(&mut unknown, "the slot", slot).flatten();
     let state = told(&mut unknown, "the state topic", state).flatten();
+    let alarms = configuration.source.as_ref().map(|source| &source.alarms);
+    let slot = asked.as_ref().zip(alarms).and_then(|(asked, alarms)| asked.slot(state.as_ref(), alarms));
+    let missing = asked.as_ref().zip(alarms).map(|(asked, alarms)| asked.missing(state.as_ref(), alarms));
     let mut standings = told(&mut unknown, "the target", target).unwrap_or_default();
     let mut report = Report {
         prefix: configuration.prefix.clone(),
@@ -33,7 +34,7 @@ pub(super) async fn all(configuration: &Configuration) -> Report {
         stream: state.as_ref().map(stream),
         tables: state.as_ref().map(tables).unwrap_or_default(),
         groups: Vec::new(),
-        findings: Vec::new(),
+        findings: missing.unwrap_or_default(),
         unknown: Vec::new(),
     };
     match topics {
@@ -54,36 +55,9 @@ fn told<T, E: Error + 'static>(unknown: &mut Vec<String>, what: &str, answer: Re
     answer.map_err(|error| unknown.push(format!("{what}: {}", service::chain(&error)))).ok()
 }
 
-async fn slot(configuration: &Configuration) -> Result<Option<Slot>, postgres::Error> {
-    const QUERY: &str = "
-        SELECT s.active_pid, s.wal_status, s.confirmed_flush_lsn::text, pg_current_wal_lsn()::text,
-               greatest((pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8, 0), s.safe_wal_size
-        FROM pg_replication_slots s WHERE s.slot_name = $1";
+async fn slot(configuration: &Configuration) -> Result<Option<Asked>, postgres::Error> {
     let Some(source) = &configuration.source else { return Ok(None) };
-    let client = postgres::connect(&source.postgres, "status").await?;
-    let row = client.query_opt(QUERY, &[&source.slot]).await;
-    let row = row.map_err(|cause| postgres::Error::statement(format!("read the slot {}", source.slot), cause))?;
-    Ok(row.map(|row| Slot {
-        name: source.slot.clone(),
-        active_pid: row.get(0),
-        wal_status: row.get(1),
-        confirmed_lsn: row.get(2),
-        server_lsn: row.get(3),
-        behind_bytes: u64::try_from(row.get::<_, Option<i64>>(4).unwrap_or(0)).unwrap_or(0),
-        safe_wal_bytes: row.get(5),
-    }))
-}
-
-/// The source's state; none where it never started.
-async fn state(configuration: &Configuration) -> Result<Option<source::State>, source::Error> {
-    let (kafka, prefix) = (configuration.kafka.clone(), configuration.prefix.clone());
-    let deadline = Instant::now() + STATE_TIMEOUT;
-    let read = tokio::task::spawn_blocking(move || source::read_state(&kafka, &prefix, &|| Instant::now() > deadline));
-    match read.await {
-        Ok(Err(source::Error::Kafka(kafka::Error::NoTopic(_)))) => Ok(None),
-        Ok(state) => state,
-        Err(failed) => std::panic::resume_unwind(failed.into_panic()),
-    }
+    slot::ask(source, "status").await.map(Some)
 }
 
 fn stream(state: &source::State) -> Stream {
@@ -207,7 +181,8 @@ async fn groups(
 /// The number of the last record of a partition.
 fn published(state: Option<&source::State>, topic: &str, partition: i32) -> Option<u64> {
     let known = state?.topics().iter().find(|known| known.name == topic)?;
-    known.topic.seq.get(usize::try_from(partition).ok()?).map(|seq| seq.0)
+    // Into partitions that somebody else has added nothing is published.
+    Some(known.topic.seq.get(usize::try_from(partition).ok()?).map_or(0, |seq| seq.0))
 }
 
 /// Which partitions of a group have a member, and which.

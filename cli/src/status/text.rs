@@ -1,7 +1,8 @@
 //! The report for people.
 
-use super::{Group, Load, Report, Slot, Stream, Table};
+use super::{Group, Load, Report, Stream, Table};
 use crate::output::{bytes, known, table};
+use crate::slot::Slot;
 
 /// All of it.
 pub(super) fn of(report: &Report) -> String {
@@ -35,12 +36,15 @@ pub(super) fn of(report: &Report) -> String {
 fn of_slot(slot: &Slot) -> String {
     let reader = slot.active_pid.map_or_else(|| "read by nobody".to_owned(), |pid| format!("read by process {pid}"));
     let room = slot.safe_wal_bytes.and_then(|left| u64::try_from(left).ok());
-    let room = room.map_or_else(String::new, |left| format!(", {} until it is lost", bytes(left)));
+    let room = room.map_or_else(String::new, |left| format!(", {} until it is in danger", bytes(left)));
+    let age = slot.behind_seconds.map_or_else(String::new, |seconds| format!(" and at most {seconds} s"));
     format!(
-        "slot {}: {}, {reader}, {} behind{room} (confirmed {}, server at {})\n",
+        "slot {}: {}, {}, {reader}, {}{age} behind, {} kept for it{room} (confirmed {}, server at {})\n",
         slot.name,
+        slot.level,
         known(slot.wal_status.as_ref()),
         bytes(slot.behind_bytes),
+        known(slot.retained_bytes.map(bytes)),
         known(slot.confirmed_lsn.as_ref()),
         slot.server_lsn,
     )
