@@ -2,6 +2,7 @@
 
 use schemas::{Lsn, Position, TableName};
 
+use crate::keeper::Lost;
 use crate::{history, pgoutput, relation, state};
 
 /// A failure of the source. It never parks anything: what it cannot read stops it, with a remedy.
@@ -39,7 +40,7 @@ pub enum Error {
     },
     /// The slot was confirmed beyond what stands in Kafka.
     #[error(
-        "the slot {slot} stands at {confirmed}, but only what lies before {flushed} is known to be in Kafka: somebody else read from it, and changes are lost to us; load again under a new prefix"
+        "the slot {slot} stands at {confirmed}, but only what lies before {flushed} is known to be in Kafka: it was dropped and made again, or somebody else read from it, and changes are lost to us; load again under a new prefix"
     )]
     SlotAhead {
         /// The slot.
@@ -54,6 +55,24 @@ pub enum Error {
     SlotGone {
         /// The slot.
         slot: String,
+    },
+    /// Another's slot stands where ours was.
+    #[error(
+        "the slot {slot} is not the one that was published from: {why}; ours is gone, so changes since then are lost to us: load again under a new prefix"
+    )]
+    SlotForeign {
+        /// The slot.
+        slot: String,
+        /// What makes it another's.
+        why: String,
+    },
+    /// The server will never send what the slot stands for.
+    #[error("the slot {slot} is lost: {}; {}", .lost.why, .lost.remedy())]
+    SlotLost {
+        /// The slot.
+        slot: String,
+        /// Why.
+        lost: Lost,
     },
     /// The server has less than what was published.
     #[error(

@@ -17,7 +17,9 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
-pub use judge::{Ages, Alarms, Basis, Known, Level, Look, Outlook, Rate, Reason, Slot, Verdict, judge, outlook};
+pub use judge::{
+    Ages, Alarms, Basis, Known, Level, Look, Lost, Outlook, Rate, Reason, Slot, Unusable, Verdict, judge, outlook,
+};
 
 use crate::config::Config;
 use judge::Alarm;

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::catalog::{Blocking, Messages};
 use crate::config::Config;
 use crate::feed::{BEAT, Feed, NextList, Outcome};
-use crate::keeper::Seen;
+use crate::keeper::{Seen, Unusable};
 use crate::lists::ListId;
 use crate::setup::{self, Survey};
 use crate::snapshot::{Task, Work};
@@ -131,7 +131,11 @@ pub async fn run(
     start::check_identity(config, prefix, &early, &identified.system, &identified.switches)?;
     // Nobody at the other end means that the thread was told to stop.
     identified.go.send(()).map_err(|()| Error::Stopped)?;
-    identified.started.await.map_err(|_| Error::Stopped)??;
+    let started = identified.started.await.map_err(|_| Error::Stopped)?;
+    started.map_err(|error| match error {
+        postgres::Error::SlotMissing { slot } => Error::SlotGone { slot },
+        error => error.into(),
+    })?;
     failpoint::reach_in_task("slot-taken").await?;
 
     // Steps 1 and 2 are in this order: the slot decides who may fence.
@@ -204,7 +208,11 @@ async fn survey(client: &postgres::Client, config: &Config) -> Result<Survey, Er
     if survey.slot.is_none() {
         return Err(Error::SlotGone { slot: config.slot.clone() });
     }
-    Ok(survey)
+    match survey.unusable.clone() {
+        Some(Unusable::Foreign(why)) => Err(Error::SlotForeign { slot: config.slot.clone(), why }),
+        Some(Unusable::Lost(lost)) => Err(Error::SlotLost { slot: config.slot.clone(), lost }),
+        None => Ok(survey),
+    }
 }
 
 /// Tasks that feed the loop, ended when this is dropped.

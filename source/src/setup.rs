@@ -9,6 +9,7 @@ use postgres::{Error, quote};
 use schemas::TableName;
 
 use crate::config::Config;
+use crate::keeper::{self, Unusable};
 use crate::relation::{Details, NoKey, Relation};
 use crate::{catalog, pgoutput};
 
@@ -40,6 +41,8 @@ pub struct Survey {
     pub publication: Option<Lacking>,
     /// Whether our slot is there.
     pub slot: Option<Slot>,
+    /// Why it is none that we could read from.
+    pub unusable: Option<Unusable>,
 }
 
 /// What a publication lacks.
@@ -76,12 +79,6 @@ pub fn is_missing(table: &TableName) -> String {
 pub struct Slot {
     /// How far it is confirmed.
     pub confirmed: schemas::Lsn,
-    /// The database that it belongs to.
-    pub database: String,
-    /// Its output plugin.
-    pub plugin: String,
-    /// `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: String,
 }
 
 /// Looks at everything.
@@ -97,37 +94,18 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
     }
     judge_publication(config, publication, &mut survey);
     survey.slot = slot(client, &config.slot).await?;
-    match &survey.slot {
-        Some(slot) if slot.plugin != "pgoutput" || slot.database != config.postgres.database => survey.faults.push(format!(
-            "the slot {} is there but belongs to database {} and plugin {}: name another slot",
-            config.slot, slot.database, slot.plugin
-        )),
-        Some(slot) if slot.wal_status == "lost" => survey.faults.push(format!(
-            "the slot {} has lost its WAL, so changes are missing for ever: drop it by SELECT pg_drop_replication_slot({}), \
-             raise max_slot_wal_keep_size, and load again under a new prefix",
-            config.slot,
-            quote::literal(&config.slot)
-        )),
-        _ => {}
-    }
+    survey.unusable = keeper::look(client, &config.slot).await?.unusable();
     Ok(survey)
 }
 
 /// The slot called `name`.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
-    let query =
-        "SELECT coalesce(confirmed_flush_lsn, '0/0')::text, coalesce(database::text, ''), coalesce(plugin::text, ''),
-                        coalesce(wal_status, '') FROM pg_replication_slots WHERE slot_name = $1";
+    let query = "SELECT coalesce(confirmed_flush_lsn, '0/0')::text FROM pg_replication_slots WHERE slot_name = $1";
     let row = client
         .query_opt(query, &[&name])
         .await
         .map_err(|cause| Error::statement("look at the replication slot", cause))?;
-    Ok(row.map(|row| Slot {
-        confirmed: row.get::<_, String>(0).parse().unwrap_or_default(),
-        database: row.get(1),
-        plugin: row.get(2),
-        wal_status: row.get(3),
-    }))
+    Ok(row.map(|row| Slot { confirmed: row.get::<_, String>(0).parse().unwrap_or_default() }))
 }
 
 /// Up to where the server's WAL is safe.

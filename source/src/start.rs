@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, Snapshot};
 use crate::feed::{Feed, Label};
+use crate::keeper::Unusable;
 use crate::session::Transaction;
 use crate::setup::{self, Found, Survey};
 use crate::state::State;
@@ -153,6 +154,13 @@ async fn plan(
     faults.extend(survey.missing.iter().map(setup::is_missing));
     faults
         .extend(survey.publication.iter().filter(|_| !config.create).map(|lacking| lacking.fault(&config.publication)));
+    // One of ours that is lost is made again; another's is not ours to drop.
+    if let Some(Unusable::Foreign(why)) = &survey.unusable {
+        faults.push(format!(
+            "the slot {} is not ours: {why}; name another in source.slot, or have its owner drop it",
+            config.slot
+        ));
+    }
     let names = setup::topics_of(prefix, &survey.tables).unwrap_or_else(|more| {
         faults.extend(more);
         BTreeMap::new()

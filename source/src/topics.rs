@@ -1,6 +1,7 @@
 //! The topics: looked at before anything is made, made where that is allowed, and checked against the state at every start.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::{Mutex, PoisonError};
 
 use kafka::admin::{Admin, NewTopic, Topic};
 use kafka::topic::{Isolation, read_all};
@@ -169,6 +170,9 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
         if topic.partitions < recorded.topic.partitions {
             return fault(format!("has {} partitions, but {} were used", topic.partitions, recorded.topic.partitions));
         }
+        if topic.partitions > recorded.topic.partitions {
+            tell_grown(&recorded.name, topic.partitions, recorded.topic.partitions);
+        }
         let mut faults = Vec::new();
         judge(topic, "delete", &mut faults);
         if let Some(first) = faults.pop() {
@@ -177,6 +181,18 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
         limits.insert(recorded.name.clone(), topic.settings.max_message_bytes);
     }
     Ok(limits)
+}
+
+/// Somebody has added partitions to a topic in use: no harm, since keys are spread by the recorded number, but not what they
+/// hoped for. Told once in the life of the process, not by every session.
+fn tell_grown(name: &str, found: i32, used: i32) {
+    static TOLD: Mutex<BTreeSet<(String, i32)>> = Mutex::new(BTreeSet::new());
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    if told.insert((name.to_owned(), found)) {
+        tracing::warn!(
+            "the topic {name} has {found} partitions by now, and {used} are used as before: else later changes of a row could overtake earlier ones; `tributary topic grow` tells the way to more"
+        );
+    }
 }
 
 fn judge(topic: &Topic, policy: &str, faults: &mut Vec<String>) {

@@ -138,6 +138,12 @@ impl Look {
         self.since(self.slot.as_ref()?.confirmed_lsn)
     }
 
+    /// Why nothing can be read from the slot; none: it can, or there is none.
+    pub fn unusable(&self) -> Option<Unusable> {
+        let slot = self.slot.as_ref()?;
+        slot.not_ours(&self.database).map(Unusable::Foreign).or_else(|| slot.lost().map(Unusable::Lost))
+    }
+
     fn since(&self, lsn: Option<Lsn>) -> Option<u64> {
         lsn.map(|lsn| self.server_lsn.0.saturating_sub(lsn.0))
     }
@@ -178,40 +184,61 @@ impl Slot {
         }
     }
 
-    /// Why it can never be read again, and what would have kept it; none: it can be read.
-    pub fn lost(&self) -> Option<(&'static str, &'static str)> {
-        let reason = self.invalidation_reason.as_deref();
-        match reason {
+    /// Why it can never be read again; none: it can be read.
+    pub fn lost(&self) -> Option<Lost> {
+        let lost = |why, cure| Some(Lost { why, cure });
+        match self.invalidation_reason.as_deref() {
             Some("wal_removed") => Some(WAL_REMOVED),
             Some("idle_timeout") => {
-                Some(("nobody read from it for idle_replication_slot_timeout", "raise idle_replication_slot_timeout"))
+                lost("nobody read from it for idle_replication_slot_timeout", "raise idle_replication_slot_timeout")
             }
-            Some("rows_removed") => Some((
+            Some("rows_removed") => lost(
                 "the standby has removed rows of the catalog that it needed",
                 "set hot_standby_feedback = on, and a physical slot in primary_slot_name",
-            )),
+            ),
             Some("wal_level_insufficient") => {
-                Some(("wal_level was lowered", "ALTER SYSTEM SET wal_level = logical on the primary"))
+                lost("wal_level was lowered", "ALTER SYSTEM SET wal_level = logical on the primary")
             }
-            Some(_) => Some(("the server has invalidated it", "see invalidation_reason in pg_replication_slots")),
-            None if self.is_conflicting => Some((
+            Some(_) => lost("the server has invalidated it", "see invalidation_reason in pg_replication_slots"),
+            None if self.is_conflicting => lost(
                 "it conflicts with recovery on the standby",
                 "set hot_standby_feedback = on, and wal_level = logical on the primary",
-            )),
+            ),
             None if self.wal_status.as_deref() == Some("lost") => Some(WAL_REMOVED),
             None => None,
         }
     }
 }
 
-const WAL_REMOVED: (&str, &str) =
-    ("the server has removed WAL that it needed", "raise max_slot_wal_keep_size, or set it to -1");
+/// Why a slot can never be read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// What has happened.
+    pub why: &'static str,
+    /// What keeps the next one from it.
+    cure: &'static str,
+}
 
-/// What to do about a slot that can never be read again.
-fn remedy_of_lost(cause: &str) -> String {
-    format!(
-        "what was written since is missing in the topics for ever: {cause}, remove the slot (`tributary slot drop --yes`) and load again under a new prefix"
-    )
+impl Lost {
+    /// What to do.
+    pub fn remedy(&self) -> String {
+        format!(
+            "what was written since is missing in the topics for ever: {}, remove the slot (`tributary slot drop --yes`) and load again under a new prefix",
+            self.cure
+        )
+    }
+}
+
+const WAL_REMOVED: Lost =
+    Lost { why: "the server has removed WAL that it needed", cure: "raise max_slot_wal_keep_size, or set it to -1" };
+
+/// Why nothing can be read from the slot of our name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unusable {
+    /// It is another's, by what.
+    Foreign(String),
+    /// It is ours, and lost.
+    Lost(Lost),
 }
 
 /// What to do about a slot that is gone though something was published from it.
@@ -231,8 +258,8 @@ pub fn judge(look: &Look, known: &Known, alarms: &Alarms) -> Verdict {
             if let Some(why) = slot.not_ours(&look.database) {
                 let remedy = "name another slot in source.slot, or have its owner drop it".to_owned();
                 say(Level::Critical, format!("the slot {name} is not ours: {why}"), remedy);
-            } else if let Some((why, cause)) = slot.lost() {
-                say(Level::Critical, format!("the slot {name} is lost: {why}"), remedy_of_lost(cause));
+            } else if let Some(lost) = slot.lost() {
+                say(Level::Critical, format!("the slot {name} is lost: {}", lost.why), lost.remedy());
             } else {
                 alarm(look, slot, known, alarms, &mut say);
             }
