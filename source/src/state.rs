@@ -156,6 +156,12 @@ impl State {
                 topic.topic.former.push(table.name);
             }
         }
+        // Its rows are nobody's business any more.
+        let moved: Vec<_> = self.moved.keys().filter(|(of, _)| *of == oid).cloned().collect();
+        for key in moved {
+            self.moved.remove(&key);
+            self.dirty.insert(Key::Moved(key.0, key.1));
+        }
         let loads = self.loads.iter().filter(|(_, load)| load.tables.contains(&oid));
         for (id, mut load) in loads.map(|(id, load)| (id.clone(), load.clone())).collect::<Vec<_>>() {
             load.tables.retain(|other| *other != oid);
@@ -364,6 +370,16 @@ pub(crate) mod tests {
         assert_eq!(State::read(log.clone()).expect("readable").expect("a state").moved().count(), 1);
         assert_eq!(state.moved().collect::<Vec<_>>(), [(7, r#"{"id":"a/b"}"#)]);
         state.settle_moved(7, r#"{"id":"a/b"}"#, Lsn(20));
+        log.extend(bytes(state.take_records()));
+        assert_eq!(State::read(log).expect("readable").expect("a state").moved().count(), 0);
+    }
+
+    #[test]
+    fn with_a_table_goes_what_was_read_of_its_rows() {
+        let mut state = state();
+        state.set_moved(7, "{}", Lsn(10));
+        let mut log = bytes(state.take_records());
+        state.remove_table(7);
         log.extend(bytes(state.take_records()));
         assert_eq!(State::read(log).expect("readable").expect("a state").moved().count(), 0);
     }
