@@ -62,9 +62,9 @@ impl Backlog {
             }
         }
         let events = arguments.events / 100 * 100;
-        say(&format!("writing {events} changes, 100 a transaction"));
+        say(&format!("writing {events} changes, {} a transaction", arguments.transaction));
         let began = Instant::now();
-        let end = load::write_backlog(&client, events).await?;
+        let end = load::write_backlog(&client, events, arguments.transaction).await?;
         say(&format!("written in {:.1} s; now each system catches up in turn", began.elapsed().as_secs_f64()));
         let content = load::content(&client).await?;
         Ok(Backlog { events, end, content, readers, appliers })

@@ -63,10 +63,10 @@ pub(crate) async fn run(client: &Client, sql: &str) -> Result<(), Error> {
     client.batch_execute(sql).await.map_err(Error::during(sql.to_owned()))
 }
 
-/// `events` changes of one row, 100 a transaction, then the end marks. Answers where the WAL ends behind them.
-pub(crate) async fn write_backlog(client: &Client, events: u64) -> Result<String, Error> {
+/// `events` changes of one row, so many of them a transaction, then the end marks. Answers where the WAL ends behind them.
+pub(crate) async fn write_backlog(client: &Client, events: u64, a_transaction: u64) -> Result<String, Error> {
     run(client, "SET synchronous_commit = off").await?;
-    run(client, &format!("CALL write_stream({})", events / 100)).await?;
+    run(client, &format!("CALL write_stream({}, {})", events / 100, (a_transaction / 100).max(1))).await?;
     run(client, "SET synchronous_commit = on").await?;
     run(client, "CALL write_end_marks()").await?;
     text(client, "SELECT pg_current_wal_flush_lsn()::text").await

@@ -26,6 +26,7 @@ mod topic;
 
 use std::io::Write;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 use harness::Error;
@@ -52,6 +53,12 @@ struct Arguments {
     /// Changes in the backlog of `source` and `apply`, in hundreds
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1_000..=50_000_000))]
     events: u64,
+    /// Changes of the backlog in one PostgreSQL transaction, in hundreds
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(100..=50_000_000))]
+    transaction: u64,
+    /// Let Kafka stand still for so many seconds while tributary's source has work: its memory is what counts then
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=600))]
+    stall: u64,
     /// Transactions a second of `latency`
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     rate: u32,
@@ -117,7 +124,7 @@ async fn run(arguments: &Arguments) -> Result<Vec<Line>, Error> {
     if arguments.asks(Bench::Source) || arguments.asks(Bench::Apply) {
         let backlog = Backlog::prepare(&stage, &plan, arguments).await?;
         if arguments.asks(Bench::Source) {
-            source::all(&stage, &backlog, &mut keep).await?;
+            source::all(&stage, &backlog, Duration::from_secs(arguments.stall), &mut keep).await?;
         }
         if arguments.asks(Bench::Apply) {
             apply::all(&stage, &backlog, &mut keep).await?;

@@ -23,11 +23,16 @@ const BEFORE_FIRST_BYTES: u64 = 1_000;
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Every system in its turn.
-pub(crate) async fn all(stage: &Stage, backlog: &Backlog, keep: &mut dyn FnMut(Line)) -> Result<(), Error> {
+pub(crate) async fn all(
+    stage: &Stage,
+    backlog: &Backlog,
+    stall: Duration,
+    keep: &mut dyn FnMut(Line),
+) -> Result<(), Error> {
     for reader in &backlog.readers {
         let line = match reader.system {
             System::PgRecvlogical => to_nowhere(stage, backlog, reader).await?,
-            _ => to_topic(stage, backlog, reader).await?,
+            _ => to_topic(stage, backlog, reader, stall).await?,
         };
         stage.drop_slot(&reader.name).await?;
         keep(line);
@@ -35,7 +40,7 @@ pub(crate) async fn all(stage: &Stage, backlog: &Backlog, keep: &mut dyn FnMut(L
     Ok(())
 }
 
-async fn to_topic(stage: &Stage, backlog: &Backlog, reader: &Reader) -> Result<Line, Error> {
+async fn to_topic(stage: &Stage, backlog: &Backlog, reader: &Reader, stall: Duration) -> Result<Line, Error> {
     let topic = stage.topic(&reader.name);
     if reader.system != System::Tributary {
         topic.create(Stamp::Broker).await?;
@@ -45,6 +50,10 @@ async fn to_topic(stage: &Stage, backlog: &Backlog, reader: &Reader) -> Result<L
     let meter = stage.meter(subject.process_id())?;
     // A transaction's marker takes an offset too, so ours may have more offsets than records, and never fewer.
     let offsets = backlog.rows() + backlog.deletes();
+    if reader.system == System::Tributary && !stall.is_zero() {
+        stage.slot_is_read(&reader.name).await?;
+        stage.stall_kafka(stall).await?;
+    }
     let filled = topic.filled(offsets.cast_signed(), &mut subject).await?;
     let readings = meter.stop();
     let tally = topic.tally().await?;

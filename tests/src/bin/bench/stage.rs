@@ -11,6 +11,8 @@ use harness::process::{Part, Tributary};
 use harness::servers::{Durability, Jvm, Kafka, Postgres, Role};
 use harness::until::until;
 use harness::{Error, supervisor};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio_postgres::Client;
 
@@ -105,6 +107,15 @@ impl Stage {
             target: self.target.process_id(),
             kafka: self.broker,
         })
+    }
+
+    /// Lets the broker stand still (SIGSTOP) for so long, which is what is measured.
+    pub(crate) async fn stall_kafka(&self, time: Duration) -> Result<(), Error> {
+        let Some(broker) = self.broker.and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw) else { return Ok(()) };
+        signal::kill(broker, Signal::SIGSTOP).map_err(Error::during("stop the broker"))?;
+        say(&format!("Kafka stands still for {} s", time.as_secs()));
+        tokio::time::sleep(time).await;
+        signal::kill(broker, Signal::SIGCONT).map_err(Error::during("let the broker go on"))
     }
 
     /// Waits until somebody reads a slot.
