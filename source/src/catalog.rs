@@ -1,11 +1,12 @@
 //! What the source asks of PostgreSQL's catalog. I/O only: what follows from the answers is decided elsewhere.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use postgres::tokio_postgres::{Client, GenericClient, SimpleQueryMessage, Statement};
 use postgres::{Error, quote};
 use schemas::key::Canonical;
+use schemas::state::Imprint;
 use schemas::write::Cell;
 use schemas::{Lsn, TableName};
 use tokio::runtime::Handle;
@@ -15,6 +16,8 @@ use crate::feed::{Catalog, Reselect, Reselected};
 use crate::pgoutput;
 use crate::relation::Details;
 use crate::visibility::Snapshot;
+use crate::watch::Seen;
+use crate::watch::look::{Question, look};
 
 /// How a relation is published, read under a lock that keeps it so.
 const DESCRIBE: &str = "
@@ -120,6 +123,7 @@ pub async fn details(client: &impl GenericClient, relation: &pgoutput::Relation)
     let blurred = client.query(NONDETERMINISTIC, &[&relation.oid]).await.map_err(asked)?;
     let blurred: HashSet<String> = blurred.iter().map(|row| row.get(0)).collect();
     for row in client.query(TYPES, &[&types]).await.map_err(asked)? {
+        details.types.insert(row.get(0));
         let (oid, base, is_enum, is_foreign): (u32, u32, bool, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
         let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
         for column in relation.columns.iter().filter(|column| column.type_oid == oid) {
@@ -158,12 +162,12 @@ pub struct Messages {
 }
 
 impl Messages {
-    /// Over `client`, which nobody else may use, with the prefix that the stream's loop listens to.
-    pub async fn prepare(client: Client, prefix: &str) -> Result<Messages, Error> {
+    /// Over `client`, whose transactions nobody else may leave open, with the prefix that the stream's loop listens to.
+    pub async fn prepare(client: impl Into<Arc<Client>>, prefix: &str) -> Result<Messages, Error> {
+        let client = client.into();
         // A marker must be in the WAL and no more: with the synchronous standby away it must not wait for that.
         let local = client.batch_execute("SET synchronous_commit = local").await;
         local.map_err(|cause| Error::statement("prepare logical messages", cause))?;
-        let client = Arc::new(client);
         let prepared = client.prepare("SELECT pg_logical_emit_message(true, $1, $2::text)").await;
         let statement = prepared.map_err(|cause| Error::statement("prepare logical messages", cause))?;
         Ok(Messages { client, statement, prefix: prefix.to_owned() })
@@ -195,6 +199,18 @@ pub struct Blocking {
 impl Catalog for Blocking {
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
         let asked = self.stop.run_until_cancelled(details(&*self.client, relation));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+    }
+
+    fn look(&mut self, publication: &str, oid: u32, imprint: Option<&Imprint>) -> Result<Seen, crate::Error> {
+        let question = Question {
+            publication,
+            tables: &[(oid, imprint.cloned())].into(),
+            names: &BTreeMap::new(),
+            // That can take seconds, and the stream would wait for it.
+            asks_partitions: false,
+        };
+        let asked = self.stop.run_until_cancelled(look(&self.client, &question));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 

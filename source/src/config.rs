@@ -51,6 +51,30 @@ impl std::str::FromStr for OnRecreate {
     }
 }
 
+/// What is done about rows that changed without being sent, as by DDL that writes a table anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnRewrite {
+    /// Nothing: a person decides.
+    Stop,
+    /// The table is loaded again, into what was published of it.
+    Reload,
+    /// A schema event says so, and the stream goes on.
+    Continue,
+}
+
+impl std::str::FromStr for OnRewrite {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<OnRewrite, String> {
+        match text {
+            "stop" => Ok(OnRewrite::Stop),
+            "reload" => Ok(OnRewrite::Reload),
+            "continue" => Ok(OnRewrite::Continue),
+            other => Err(format!("{other:?} is neither \"stop\" nor \"reload\" nor \"continue\"")),
+        }
+    }
+}
+
 /// How topics are made, and what existing ones must be.
 #[derive(Clone, Debug)]
 pub struct Topics {
@@ -89,6 +113,10 @@ pub struct Config {
     pub snapshot: Snapshot,
     /// What is done about another table under the name of one that is published.
     pub on_recreate: OnRecreate,
+    /// What is done about rows that changed without being sent.
+    pub on_rewrite: OnRewrite,
+    /// How often the catalog is compared with what is published.
+    pub watch_every: Duration,
     /// How many bytes of the stream may wait to be published.
     pub buffer_bytes_max: usize,
     /// How many bytes a Kafka transaction holds before it is committed.
@@ -141,6 +169,8 @@ impl Config {
             tombstones: section.or("tombstones", true),
             snapshot: section.parsed("snapshot").unwrap_or(Snapshot::Initial),
             on_recreate: section.parsed("on_recreate").unwrap_or(OnRecreate::Stop),
+            on_rewrite: section.parsed("on_rewrite").unwrap_or(OnRewrite::Stop),
+            watch_every: Duration::from_secs(section.within("watch_seconds", 60, 1..=3_600)),
             buffer_bytes_max: megabytes(section, "buffer_bytes_max", 32),
             transaction_bytes_max: megabytes(section, "transaction_bytes_max", 16),
             chunk_bytes_max: megabytes(section, "chunk_bytes_max", 4),

@@ -26,6 +26,19 @@ pub enum Error {
     /// Something has to be mended or decided by a person before anything is touched.
     #[error("the source cannot start:{}", list(.0))]
     Unready(Vec<String>),
+    /// What is published is no longer, or not wholly, in the stream.
+    #[error("changes are missing from the stream:{}", list(.0))]
+    Unsent(Vec<String>),
+    /// Rows changed without being sent, and nobody has said what to do then.
+    #[error(
+        "rows of {table} have changed without being sent: {what}. Set source.on_rewrite = \"reload\" to load the table again, or \"continue\" if the same was done in the targets, and start again (it can be set back afterwards); or start under a new prefix"
+    )]
+    Rewritten {
+        /// The table.
+        table: TableName,
+        /// What has happened.
+        what: String,
+    },
     /// The state speaks of another server, database or slot.
     #[error(
         "{topic} was written for {recorded}, but this is {found}: point the configuration at the right one, or use another prefix"

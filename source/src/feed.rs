@@ -10,26 +10,30 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use schemas::state::Sent;
+use schemas::state::{Imprint, Sent};
 use schemas::write::{self, Cell};
 use schemas::{Lsn, Position};
 
 use crate::Error;
+use crate::config::OnRewrite;
 use crate::history;
 use crate::lists::ListId;
 use crate::pgoutput::{self, Message};
 use crate::recent::Recent;
-use crate::relation::{self, Details, Relation};
+use crate::relation::{Details, Relation};
 use crate::state::State;
 use crate::visibility::Snapshot;
+use crate::watch::Seen;
 use crate::window::{Chunk, ChunkId, Windows};
 
 mod chunk;
 mod control;
+mod ddl;
 mod list;
 mod row;
 
 pub use control::{BEAT, marker};
+pub use ddl::notice;
 pub use list::{Added, NextList, list_message};
 
 /// Where records go: the open Kafka transaction.
@@ -57,6 +61,9 @@ pub struct Record<'a> {
 pub trait Catalog {
     /// What the stream's description of a relation leaves out.
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, Error>;
+
+    /// What the catalog shows of the publication and of one table, of which so much is remembered.
+    fn look(&mut self, publication: &str, oid: u32, imprint: Option<&Imprint>) -> Result<Seen, Error>;
 
     /// Columns of the row with a key as they are now. Answers at once, also when it is too early to say.
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error>;
@@ -112,6 +119,8 @@ pub struct Label {
     pub messages: String,
     /// Whether a delete is followed by a tombstone.
     pub tombstones: bool,
+    /// What is done about rows that changed without being sent.
+    pub on_rewrite: OnRewrite,
 }
 
 /// How soon the outbox should be committed.
@@ -180,6 +189,8 @@ pub struct Feed {
     urgency: Urgency,
     /// The list that is to follow, and the id in its message.
     next: Option<(ListId, NextList)>,
+    /// What was seen in the catalog and waits for its place.
+    pending: ddl::Pending,
     /// Why the session is to end when this is committed.
     ending: Option<String>,
     now_ms: i64,
@@ -233,6 +244,7 @@ impl Feed {
             last: (Lsn::ZERO, 0),
             urgency: Urgency::None,
             next: None,
+            pending: ddl::Pending::default(),
             ending: None,
             now_ms: 0,
             buffers: Buffers::default(),
@@ -381,22 +393,11 @@ impl Feed {
         self.windows.relation(described.oid);
         let Some(table) = self.state.table(described.oid) else { return Ok(()) };
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
-        let relation = self.describe(described)?;
+        let now = self.look(described.oid)?;
+        let relation = self.describe(described, now.as_ref())?;
+        self.consider(described.oid, now);
         self.relations.insert(described.oid, Known::new(relation, topic));
         Ok(())
-    }
-
-    fn describe(&mut self, described: &pgoutput::Relation) -> Result<Relation, Error> {
-        let mut details = self.catalog.details(described)?;
-        // What was published before is read as it was then: the catalog may have moved on.
-        let same = |table: &&schemas::state::Table| table.fingerprint == relation::fingerprint(described);
-        if let Some(table) = self.state.table(described.oid).filter(same) {
-            details.primary_key.clone_from(&table.key);
-        }
-        Relation::new(described, &details, &self.label.name, &self.label.db).map_err(|cause| Error::NoKey {
-            table: schemas::TableName::new(&described.schema, &described.table),
-            cause,
-        })
     }
 
     /// The open transaction, which every change must have, after the history was asked whether it may act.

@@ -4,8 +4,8 @@
 //!                              ▲  │                              │
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
-//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, state, feed.
-//! The rim: stream, snapshot, catalog, setup, topics, start, session, keeper (whose judge is pure).
+//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, state, watch, feed.
+//! The rim: stream, snapshot, catalog, setup, topics, start, session, keeper (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
 mod catalog;
@@ -34,6 +34,7 @@ mod state;
 mod stream;
 mod topics;
 mod visibility;
+mod watch;
 mod window;
 
 use std::collections::VecDeque;

@@ -86,6 +86,13 @@ pub enum Old<'a> {
     Row(Vec<Cell<'a>>),
 }
 
+impl Relation {
+    /// Whether it says itself which columns name a row: under FULL all are flagged, and without an identity none is.
+    pub fn names_key(&self) -> bool {
+        self.identity != 'f' && self.columns.iter().any(|column| column.identity)
+    }
+}
+
 impl<'a> Old<'a> {
     /// Its cells, if it has any.
     pub fn cells(&self) -> Option<&Vec<Cell<'a>>> {

@@ -17,13 +17,20 @@ use crate::pgoutput;
 pub struct Details {
     /// The columns of the key in its index's own order, where the table has one that is not deferrable.
     pub primary_key: Vec<String>,
+    /// The key by which the table was published and which goes on, where the stream does not name one.
+    pub lasting_key: Option<Vec<String>>,
     /// The types' names with modifier, by OID and modifier.
     pub type_names: HashMap<(u32, i32), String>,
     /// How a column's canonical text is found; absent where it has none.
     pub canonical: HashMap<String, Canonical>,
     /// Columns of an extension's type, whose operators the pinned search path does not find.
     pub foreign: HashSet<String>,
+    /// The types that are still there, by OID.
+    pub types: HashSet<u32>,
 }
+
+/// What PostgreSQL calls a type that is gone.
+pub const NO_TYPE: &str = "???";
 
 /// Why a relation cannot be published.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +40,11 @@ pub enum NoKey {
         "it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX"
     )]
     Missing,
+    /// What named them when they were published names them no longer.
+    #[error(
+        "the key by which it is published, ({0}), names its rows no longer: make a primary key or a unique index over the same columns, NOT NULL and not deferrable, and start again; for another key start under a new prefix"
+    )]
+    Lost(String),
     /// Under identity FULL the key is the primary key, and a part of it is not published.
     #[error("its primary key column {0:?} is not published: add it to the publication's column list")]
     Unpublished(String),
@@ -53,6 +65,8 @@ pub struct Relation {
     pub key: Vec<usize>,
     /// Whether the key has no canonical text, so that all records go to partition 0.
     pub single_partition: bool,
+    /// How the canonical text of each column of the key is found, where it has one.
+    routing: Vec<Canonical>,
     /// What its rows' events look like.
     pub template: Template,
     /// One number for all of it.
@@ -87,11 +101,17 @@ impl Relation {
             identity: described.identity,
             key: columns.iter().enumerate().filter_map(of_key).collect(),
             single_partition: columns.iter().any(|c| c.key && !details.canonical.contains_key(&c.name)),
+            routing: columns.iter().filter(|c| c.key).filter_map(|c| details.canonical.get(&c.name)).copied().collect(),
             template: Template::new(name, db, &table, columns.iter().map(template_column).collect()),
             fingerprint: fingerprint(described),
             name: table,
             columns,
         })
+    }
+
+    /// How the canonical text of each column of the key is found; empty where one has none.
+    pub fn routing(&self) -> Vec<Canonical> {
+        if self.single_partition { Vec::new() } else { self.routing.clone() }
     }
 
     /// The key's column names.
@@ -111,11 +131,14 @@ impl Relation {
 }
 
 fn key_columns<'a>(described: &'a pgoutput::Relation, details: &'a Details) -> Result<BTreeSet<&'a str>, NoKey> {
-    // FULL flags every column, so the key has to come from the catalog.
-    let key: BTreeSet<&str> = if described.identity == 'f' {
-        details.primary_key.iter().map(String::as_str).collect()
-    } else {
-        described.columns.iter().filter(|column| column.identity).map(|column| column.name.as_str()).collect()
+    // FULL flags every column, so the key has to come from elsewhere.
+    let key: BTreeSet<&str> = match &details.lasting_key {
+        _ if described.names_key() => {
+            described.columns.iter().filter(|column| column.identity).map(|column| column.name.as_str()).collect()
+        }
+        Some(key) => key.iter().map(String::as_str).collect(),
+        None if described.identity == 'f' => details.primary_key.iter().map(String::as_str).collect(),
+        None => BTreeSet::new(),
     };
     if key.is_empty() {
         return Err(NoKey::Missing);

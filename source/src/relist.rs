@@ -44,6 +44,13 @@ pub struct Change {
     removed: Vec<TableName>,
 }
 
+impl Change {
+    /// The tables that are published no more afterwards, by OID.
+    pub fn removed(&self) -> &[u32] {
+        &self.next.removed
+    }
+}
+
 /// What a look has found.
 #[derive(Debug)]
 pub struct Look {

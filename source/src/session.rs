@@ -35,9 +35,11 @@ use crate::window::{Chunk, ChunkId};
 use crate::{Error, relist, snapshot, start, topics};
 
 mod publisher;
+mod watcher;
 
 use publisher::Loop;
 pub use publisher::Transaction;
+use watcher::Watcher;
 
 /// How often it is asked which transactions are visible.
 const OBSERVE_EVERY: Duration = Duration::from_secs(1);
@@ -78,6 +80,13 @@ pub enum Input {
         id: ListId,
         /// What is published from there on.
         next: NextList,
+    },
+    /// The watch has looked at the catalog.
+    Watched {
+        /// What it saw.
+        seen: crate::watch::Seen,
+        /// Answered with the tables that need a place in the stream.
+        places: oneshot::Sender<Vec<u32>>,
     },
     /// Something that the session needs has failed. [`Error::Again`]: finish what is open, then begin again.
     Failed(Error),
@@ -163,14 +172,17 @@ pub async fn run(
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
     let client = Arc::new(client);
+    let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
     let mut helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
+    helpers.watch(config, &state, &leaving, &inputs, &session).await?;
     if let Some(change) = look.change {
         helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;
     }
     let runtime = tokio::runtime::Handle::current();
     let catalog = Blocking { runtime, client, stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
-    let feed = Feed::new(start::label(config), state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
+    let mut feed = Feed::new(start::label(config), state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
+    feed.lets_go(leaving);
     let settings = publisher::Settings {
         state_topic: topic::of_state(prefix),
         transaction_bytes_max: config.transaction_bytes_max,
@@ -262,6 +274,28 @@ impl Helpers {
         };
         helpers.push(tokio::spawn(forward).abort_handle());
         Ok(Helpers(helpers))
+    }
+
+    /// Catalog and state are compared, for the tables that are not on their way out.
+    async fn watch(
+        &mut self,
+        config: &Config,
+        state: &State,
+        leaving: &[u32],
+        inputs: &Sender<Input>,
+        session: &CancellationToken,
+    ) -> Result<(), Error> {
+        let settings = watcher::Settings {
+            publication: state.stream.publications.join(", "),
+            slot: config.slot.clone(),
+            every: config.watch_every,
+        };
+        let tables = state.tables().filter(|(oid, _)| !leaving.contains(oid));
+        let tables = tables.map(|(oid, table)| (oid, table.imprint.clone())).collect();
+        let client = postgres::connect(&config.postgres, "watch").await?;
+        let watch = Watcher::new(client, settings, inputs.clone(), tables).await?.run();
+        self.0.push(tokio::spawn(report("the watch", inputs.clone(), session.clone(), watch)).abort_handle());
+        Ok(())
     }
 
     /// Another list is to follow.

@@ -43,6 +43,7 @@ pub fn label(config: &Config) -> Label {
         db: config.postgres.database.clone(),
         messages: message_prefix(&config.slot),
         tombstones: config.tombstones,
+        on_rewrite: config.on_rewrite,
     }
 }
 

@@ -4,6 +4,7 @@ mod bad_input;
 mod brokers;
 mod commands;
 mod crash;
+mod ddl;
 mod faults;
 mod follow;
 mod keeper;

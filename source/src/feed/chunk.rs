@@ -69,7 +69,10 @@ impl Feed {
         let Some(described) = self.windows.chunk(id).map(|chunk| chunk.relation.clone()) else { return Ok(()) };
         let relation = match self.relations.get(&oid) {
             Some(same) if same.relation.fingerprint == fingerprint(&described) => same.relation.clone(),
-            _ => self.describe(&described)?,
+            _ => {
+                let now = self.look(oid)?;
+                self.describe(&described, now.as_ref())?
+            }
         };
         let key_of = |chunk: &Chunk, row: usize| {
             let mut key = Vec::new();

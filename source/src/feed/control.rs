@@ -4,8 +4,8 @@ use schemas::event::{Control, ControlTable};
 use schemas::write::{ControlEvent, Transaction as Of};
 use schemas::{Lsn, Position, header};
 
+use super::ddl::noticed;
 use super::list::listed;
-use super::row::At;
 use super::{Feed, Outbox, Outcome, Urgency};
 use crate::Error;
 use crate::window::{ChunkId, Kind};
@@ -39,43 +39,10 @@ impl Feed {
         } else if let Some(id) = marked(content) {
             let transaction = self.transaction.ok_or(Error::OutsideTransaction(lsn))?;
             self.marker(id, in_front_of(transaction.sent.0, lsn), &transaction, outbox)?;
+        } else if let Some(oid) = noticed(content) {
+            let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
+            self.rows_changed(oid, in_front_of(commit, lsn), outbox)?;
         }
-        Ok(())
-    }
-
-    /// In front of the first row of a relation, and of the first after every change of it, stands its description.
-    pub(super) fn announce(&mut self, at: At<'_>, outbox: &mut dyn Outbox) -> Result<(), Error> {
-        let (relation, transaction) = (&at.known.relation, at.transaction);
-        let position = Position { n: 0, ..at.position };
-        let table = self.state.table(relation.oid);
-        let table = table.ok_or(Error::RowBeforeRelation { oid: relation.oid, at: position.change })?;
-        if table.fingerprint == relation.fingerprint || !self.is_new(position) {
-            return Ok(());
-        }
-        let first = table.columns.is_empty();
-        if !first && table.single_partition != relation.single_partition {
-            // Later changes of a key would stand in another partition than earlier ones.
-            return Err(Error::Rerouted { table: relation.name.clone() });
-        }
-        let control = Control::Schema {
-            tables: vec![self.control_table(relation.oid)?],
-            identity: relation.identity,
-            key: relation.key_names(),
-            previous_key: (!first).then(|| table.key.clone()),
-            columns: relation.columns.clone(),
-            fingerprint: relation.fingerprint,
-            rows_rewritten: false,
-        };
-        let mut table = table.clone();
-        table.name = relation.name.clone();
-        table.key = relation.key_names();
-        table.identity = relation.identity;
-        table.columns = relation.columns.clone();
-        table.fingerprint = relation.fingerprint;
-        table.single_partition = relation.single_partition;
-        self.state.set_table(relation.oid, table);
-        self.control(&control, position, transaction.of, outbox)?;
-        self.acted(position, transaction);
         Ok(())
     }
 

@@ -1,6 +1,9 @@
 //! The stream's loop against made-up streams: what stands in the topics afterwards, also when it is fed again from before.
 
+mod ddl;
 mod lists;
+
+use std::sync::Mutex;
 
 use proptest::prelude::*;
 use schemas::event::Control;
@@ -12,6 +15,7 @@ use super::*;
 use crate::pgoutput::Relation as Described;
 use crate::relation::tests::{details, users};
 use crate::state::tests::state;
+use crate::watch;
 use crate::window::{Part, Rows};
 
 /// A record as it was sent.
@@ -59,13 +63,36 @@ impl Outbox for Topic {
 struct Server {
     reselected: Reselected,
     too_early: u32,
+    shown: Shown,
+}
+
+/// What the catalog shows of `users` whenever it is asked.
+type Shown = Arc<Mutex<View>>;
+
+struct View {
+    /// `None` when it was dropped.
+    table: Option<watch::Table>,
+    details: Details,
+}
+
+impl Default for View {
+    fn default() -> View {
+        let mut details = details();
+        details.canonical.insert("name".into(), Canonical::Same);
+        details.types.extend([20, 25]);
+        View { table: Some(watch::tests::users()), details }
+    }
 }
 
 impl Catalog for Server {
     fn details(&mut self, _: &Described) -> Result<Details, Error> {
-        let mut details = details();
-        details.canonical.insert("name".into(), Canonical::Same);
-        Ok(details)
+        Ok(self.shown.lock().expect("nobody panics with it").details.clone())
+    }
+
+    fn look(&mut self, _: &str, oid: u32, _: Option<&Imprint>) -> Result<Seen, Error> {
+        let table = self.shown.lock().expect("nobody panics with it").table.clone();
+        let tables = table.map(|table| (oid, table)).into_iter().collect();
+        Ok(Seen { tables, ..watch::tests::seen(watch::tests::users()) })
     }
 
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {
@@ -88,18 +115,23 @@ struct World {
 
 impl World {
     fn new(state: State, confirmed: u64) -> World {
-        World::on(
-            Server {
-                reselected: Reselected::Seen { values: Some(vec![Some(b"selected".to_vec())]), upto: Lsn(300) },
-                too_early: 0,
-            },
-            state,
-            confirmed,
-        )
+        let values = Some(vec![Some(b"selected".to_vec())]);
+        let reselected = Reselected::Seen { values, upto: Lsn(300) };
+        World::on(Server { reselected, too_early: 0, shown: Shown::default() }, state, confirmed)
     }
 
     fn on(server: Server, state: State, confirmed: u64) -> World {
-        let label = Label { name: "shop".into(), db: "shop".into(), messages: "tributary/s".into(), tombstones: true };
+        World::told(OnRewrite::Stop, server, state, confirmed)
+    }
+
+    fn told(on_rewrite: OnRewrite, server: Server, state: State, confirmed: u64) -> World {
+        let label = Label {
+            name: "shop".into(),
+            db: "shop".into(),
+            messages: "tributary/s".into(),
+            tombstones: true,
+            on_rewrite,
+        };
         let feed = Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(server));
         World { feed, topic: Topic::default() }
     }
@@ -366,7 +398,8 @@ fn a_key_change_is_a_delete_and_a_create_that_name_each_other() {
 
 #[test]
 fn a_moved_row_that_is_not_visible_yet_leaves_no_trace_until_it_is() {
-    let server = Server { reselected: Reselected::Seen { values: None, upto: Lsn(300) }, too_early: 2 };
+    let server =
+        Server { reselected: Reselected::Seen { values: None, upto: Lsn(300) }, too_early: 2, shown: Shown::default() };
     let mut world = World::on(server, state(), 100);
     world.tell(0, &begin(200, 7));
     world.tell(0, &relation(&users('d')));

@@ -273,6 +273,10 @@ impl Loop {
                 self.waiting.remove(&id);
             }
             Input::List { id, next } => self.feed.expect_list(id, next),
+            Input::Watched { seen, places } => {
+                // A watch that is gone needs no answer.
+                let _ = places.send(self.feed.watched(seen)?);
+            }
             Input::Failed(error) => return Err(error),
             Input::Stop => {}
         }
@@ -329,6 +333,7 @@ impl Loop {
         }
         self.confirm();
         failpoint::reach("confirmed")?;
+        self.feed.take_remarks().iter().for_each(|remark| tracing::warn!("{remark}"));
         for (id, outcome) in self.feed.take_outcomes() {
             failpoint::reach("chunk-committed")?;
             self.answer(id, outcome);

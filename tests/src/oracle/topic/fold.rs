@@ -80,6 +80,31 @@ impl Partition {
         Ok(())
     }
 
+    /// The columns of all rows are these from here on: what was dropped goes, and what was added is null until it is sent.
+    fn reshape(&mut self, record: &Record) -> Result<(), String> {
+        #[derive(Deserialize)]
+        struct Named {
+            name: String,
+        }
+        #[derive(Deserialize)]
+        struct Shape {
+            columns: Vec<Named>,
+        }
+        #[derive(Deserialize)]
+        struct Holder {
+            control: Shape,
+        }
+        let holder: Result<Holder, _> = serde_json::from_str(record.value.as_deref().unwrap_or_default());
+        let columns = holder.map_err(|cause| record.fault(&format!("has no columns: {cause}")))?.control.columns;
+        for row in self.rows.values_mut() {
+            row.retain(|name, _| columns.iter().any(|column| column.name == *name));
+            for column in &columns {
+                row.entry(column.name.clone()).or_default();
+            }
+        }
+        Ok(())
+    }
+
     fn control(&mut self, kind: &str, record: &Record) -> Result<(), String> {
         #[derive(Deserialize)]
         struct Load {
@@ -105,7 +130,7 @@ impl Partition {
                 }
                 self.loaded = true;
             }
-            "schema" => {}
+            "schema" => self.reshape(record)?,
             other => return Err(record.fault(&format!("is a control event of the unknown kind {other:?}"))),
         }
         Ok(())
