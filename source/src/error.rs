@@ -140,7 +140,7 @@ pub enum Error {
         key: String,
         /// How large it is, and what to do.
         #[source]
-        cause: kafka::Error,
+        cause: Box<kafka::Error>,
     },
     /// The key's type changed so that rows would go to other partitions than before.
     #[error(

@@ -167,7 +167,8 @@ pub async fn run(
     }
     start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
     look.tell();
-    let limits = topics::check(&Admin::connect(kafka)?, &topic::of_state(prefix), &state).await?;
+    let admin = Admin::connect(kafka)?;
+    let limits = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
@@ -175,6 +176,8 @@ pub async fn run(
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
     let mut helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
     helpers.watch(config, &state, &leaving, &inputs, &session).await?;
+    let look_at_topics = topics::watch(admin, topic::of_state(prefix), state.clone());
+    helpers.add("the look at topics", look_at_topics, &inputs, &session);
     if let Some(change) = look.change {
         helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;
     }
@@ -294,8 +297,19 @@ impl Helpers {
         let tables = tables.map(|(oid, table)| (oid, table.imprint.clone())).collect();
         let client = postgres::connect(&config.postgres, "watch").await?;
         let watch = Watcher::new(client, settings, inputs.clone(), tables).await?.run();
-        self.0.push(tokio::spawn(report("the watch", inputs.clone(), session.clone(), watch)).abort_handle());
+        self.add("the watch", watch, inputs, session);
         Ok(())
+    }
+
+    /// One more task, whose failure ends the session.
+    fn add(
+        &mut self,
+        part: &'static str,
+        task: impl Future<Output = Result<(), Error>> + Send + 'static,
+        inputs: &Sender<Input>,
+        session: &CancellationToken,
+    ) {
+        self.0.push(tokio::spawn(report(part, inputs.clone(), session.clone(), task)).abort_handle());
     }
 
     /// Another list is to follow.
@@ -318,8 +332,7 @@ impl Helpers {
             stop: session.clone(),
         };
         let work = relist::bring_about(change, state.clone(), means);
-        let work = report("what changes the list", inputs.clone(), session.clone(), work);
-        self.0.push(tokio::spawn(work).abort_handle());
+        self.add("what changes the list", work, inputs, session);
         Ok(())
     }
 }

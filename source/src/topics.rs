@@ -2,15 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use kafka::admin::{Admin, NewTopic, Topic};
 use kafka::topic::{Isolation, read_all};
 use schemas::state;
 use tokio_util::sync::CancellationToken;
 
-use crate::Error;
 use crate::config::Topics;
 use crate::state::State;
+use crate::{Error, Severity};
+
+/// How often topics in use are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// What must be done before the first record: topics to make, and what a person must mend.
 #[derive(Debug, Default)]
@@ -150,8 +154,12 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
     let names: Vec<&str> = used.iter().copied().chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
     let mut faults = Vec::new();
-    if let Some(topic) = there.get(state_topic) {
-        judge(topic, "compact", &mut faults);
+    match there.get(state_topic) {
+        Some(topic) => judge(topic, "compact", &mut faults),
+        None => {
+            let fault = "is gone, and without it nobody knows what stands in the topics: load again under a new prefix";
+            return Err(Error::Topic { topic: state_topic.to_owned(), fault: fault.into() });
+        }
     }
     if !faults.is_empty() {
         return Err(Error::Unready(faults));
@@ -181,6 +189,26 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
         limits.insert(recorded.name.clone(), topic.settings.max_message_bytes);
     }
     Ok(limits)
+}
+
+/// Looks at the topics again and again for as long as a session lasts. A producer waits without end and without a word for a
+/// topic that was deleted, and to one that was made again it publishes as if nothing had happened.
+pub async fn watch(admin: Admin, state_topic: String, state: State) -> Result<(), Error> {
+    let id = |topics: &BTreeMap<String, Topic>| topics.get(&state_topic).map(|topic| topic.id.clone());
+    let known = id(&admin.topics(&[&state_topic]).await?);
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        match check(&admin, &state_topic, &state).await {
+            // Whether Kafka is away is for the publisher to find out.
+            Err(error) if error.severity() == Severity::Transient => continue,
+            checked => drop(checked?),
+        }
+        let now = admin.topics(&[&state_topic]).await.map(|topics| id(&topics));
+        if now.is_ok_and(|now| now.is_some() && now != known) {
+            let fault = "was deleted and made again, and without it nobody knows what stands in the topics: load again under a new prefix";
+            return Err(Error::Topic { topic: state_topic, fault: fault.into() });
+        }
+    }
 }
 
 /// Somebody has added partitions to a topic in use: no harm, since keys are spread by the recorded number, but not what they

@@ -354,7 +354,7 @@ fn of_row(error: Error, relation: &Relation, key: &[u8]) -> Error {
         Error::Kafka(cause @ kafka::Error::TooLarge { .. }) => Error::RowTooLarge {
             table: relation.name.clone(),
             key: String::from_utf8_lossy(&key[..key.len().min(KEY_SHOWN_MAX)]).into_owned(),
-            cause,
+            cause: Box::new(cause),
         },
         other => other,
     }
