@@ -11,6 +11,7 @@ mod keeper;
 mod large;
 mod lists;
 mod neighbours;
+mod published_once;
 mod servers;
 mod shutdown;
 mod zombie;

@@ -33,6 +33,8 @@ pub struct Verdict {
     pub plan: plan::Plan,
     /// How long it took.
     pub lasted: Duration,
+    /// How often the source did not come to the point at which it was to die.
+    pub unreached: u32,
     /// What was found wrong; with it the end of the source's log.
     pub fault: Option<String>,
 }

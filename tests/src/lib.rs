@@ -22,6 +22,7 @@ pub mod servers;
 pub mod stack;
 pub mod supervisor;
 pub mod table;
+pub mod topics;
 pub mod until;
 pub mod workload;
 pub mod world;

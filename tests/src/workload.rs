@@ -87,7 +87,10 @@ impl Workload {
             let (server, database, shapes) = (server.clone(), database.to_owned(), shapes.to_vec());
             let (stop, committed) = (stop.clone(), committed.clone());
             tokio::spawn(async move {
-                let client = server.connect(Role::Application, &database).await?;
+                let client = match manner.persist {
+                    true => connect_in_time(&server, &database).await?,
+                    false => server.connect(Role::Application, &database).await?,
+                };
                 let random = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(31).wrapping_add(n));
                 let writer =
                     Writer { server, database, manner, client, random, shapes, totals: Totals::default(), committed };
@@ -181,24 +184,11 @@ impl Writer {
                 self.totals.rolled_back += 1;
             }
             // Whether it was committed is for the server to know.
-            Err(_) if self.manner.persist && self.client.is_closed() => self.connect_again().await?,
+            Err(_) if self.manner.persist && self.client.is_closed() => {
+                self.client = connect_in_time(&self.server, &self.database).await?;
+            }
             Err(cause) => return Err(Error::during(format!("write:\n{}", script.join(";\n")))(cause)),
         }
-        Ok(())
-    }
-
-    async fn connect_again(&mut self) -> Result<(), Error> {
-        let mut tries = tokio::time::interval(Duration::from_millis(100));
-        let connect = async {
-            loop {
-                tries.tick().await;
-                if let Ok(client) = self.server.connect(Role::Application, &self.database).await {
-                    return client;
-                }
-            }
-        };
-        let connected = tokio::time::timeout(WRITTEN_WITHIN, connect).await;
-        self.client = connected.map_err(Error::during("wait for the writer's server"))?;
         Ok(())
     }
 
@@ -219,6 +209,20 @@ impl Writer {
             _ => shape.touch_many(random),
         }
     }
+}
+
+/// Tries until the server answers: it may be on its way up.
+async fn connect_in_time(server: &PostgresAddress, database: &str) -> Result<Client, Error> {
+    let mut tries = tokio::time::interval(Duration::from_millis(100));
+    let connect = async {
+        loop {
+            tries.tick().await;
+            if let Ok(client) = server.connect(Role::Application, database).await {
+                return client;
+            }
+        }
+    };
+    tokio::time::timeout(WRITTEN_WITHIN, connect).await.map_err(Error::during("wait for the writer's server"))
 }
 
 /// What two writers do to each other, and no fault of anybody.

@@ -27,6 +27,9 @@ async fn main() -> ExitCode {
     let told = |verdict: &faults::Verdict| {
         let (seed, plan, seconds) = (verdict.seed, &verdict.plan, verdict.lasted.as_secs_f64());
         match &verdict.fault {
+            None if verdict.unreached > 0 => {
+                println!("seed {seed}: passed ({seconds:.1} s, {} points not reached): {plan}", verdict.unreached);
+            }
             None => println!("seed {seed}: passed ({seconds:.1} s): {plan}"),
             Some(fault) => println!("seed {seed}: FAILED ({seconds:.1} s): {plan}\n  {fault}"),
         }

@@ -24,6 +24,9 @@ pub const OF_LOAD: [&str; 5] = ["chunk-opened", "chunk-read", "chunk-filled", "c
 pub const OF_STREAM: [&str; 7] =
     ["sent", "before-commit", "commit-flushed", "commit-answered", "committed", "confirmed", "reported"];
 
+/// The points of going over from one list of tables to another, in their order.
+pub const OF_LIST: [&str; 5] = ["list-topics", "list-publication", "list-waited", "list-emitted", "before-ending"];
+
 /// The point that is passed when only the state is written.
 pub const IDLE: &str = "state-only";
 
@@ -75,6 +78,8 @@ pub enum Fault {
     Server(Manner),
     /// It is frozen until another has taken over, then wakes.
     Zombie(Survivor),
+    /// It starts anew with one table more, and dies on the way to that list when it reaches a point.
+    List(&'static str),
 }
 
 /// What befalls the source in one trial, and how long it is left alone behind each, in milliseconds.
@@ -97,6 +102,7 @@ impl Plan {
             4..6 => Some(Fault::Server(Manner::InOrder)),
             6..8 => Some(Fault::Zombie(Survivor::Zombie)),
             8..10 => Some(Fault::Zombie(Survivor::Successor)),
+            10..15 => Some(Fault::List(OF_LIST.choose(random).expect("there are points"))),
             _ => None,
         };
         if let Some(rare) = rare {
@@ -129,7 +135,7 @@ fn at_point(random: &mut ChaCha8Rng, of: &[&[&'static str]]) -> Fault {
     let points = of.choose(random).expect("there are points");
     let point = *points.choose(random).expect("there are points");
     let time = match point {
-        "sent" => random.random_range(1..=200),
+        "sent" => random.random_range(1..=80),
         "reported" => random.random_range(1..=3),
         point if OF_STREAM.contains(&point) => random.random_range(1..=20),
         point if OF_LOAD.contains(&point) => random.random_range(1..=10),
@@ -154,6 +160,13 @@ fn network(random: &mut ChaCha8Rng) -> (Side, Way) {
     (side, way)
 }
 
+impl Plan {
+    /// Whether a table joins the list on the way.
+    pub fn has_latecomer(&self) -> bool {
+        self.0.iter().any(|(fault, _)| matches!(fault, Fault::List(_)))
+    }
+}
+
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, (fault, _)) in self.0.iter().enumerate() {
@@ -176,6 +189,7 @@ impl fmt::Display for Fault {
             Fault::KilledWhile(with, way, ms) => write!(f, "{} {}, killed after {ms} ms", side(with), words(*way)),
             Fault::Broker(manner) => write!(f, "the broker {}", how(manner)),
             Fault::Server(manner) => write!(f, "PostgreSQL {}", how(manner)),
+            Fault::List(point) => write!(f, "another list, dies at {point}"),
             Fault::Zombie(Survivor::Zombie) => f.write_str("frozen, succeeded, woken, the successor killed"),
             Fault::Zombie(Survivor::Successor) => f.write_str("frozen, succeeded, woken, then killed"),
         }
@@ -206,6 +220,9 @@ mod tests {
         let points = [&OF_FIRST_START[..], &OF_START, &OF_LOAD, &OF_STREAM].concat();
         for point in points {
             assert!(drawn.contains(&format!("dies at {point}")), "nobody dies at {point}: {drawn:?}");
+        }
+        for point in OF_LIST {
+            assert!(drawn.contains(&format!("another list, dies at {point}")), "nobody dies at {point}: {drawn:?}");
         }
         for other in
             ["killed", "the broker killed", "the broker restarted", "PostgreSQL killed", "PostgreSQL restarted"]

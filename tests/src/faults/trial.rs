@@ -23,10 +23,12 @@ use crate::until::until;
 use crate::workload::{self, Manner, Pace, Workload};
 use crate::{Error, logs};
 
-/// How long a source may take to reach the point at which it is to die: some are passed only under load or in a load.
-const REACHED_WITHIN: Duration = Duration::from_secs(4);
+/// A source that streams for so long without reaching the point at which it is to die will not: it is killed then.
+const UNREACHED_AFTER: Duration = Duration::from_millis(1500);
 /// How long it may take to stream, or to catch up, on a machine that has much else to do.
 const WELL_WITHIN: Duration = Duration::from_secs(120);
+/// Partitions of each topic.
+const PARTITIONS: usize = 3;
 /// Rows of each table before anything else.
 const ROWS: u32 = 100;
 
@@ -34,7 +36,8 @@ const ROWS: u32 = 100;
 pub(super) async fn run(lane: &mut Lane, seed: u64) -> Verdict {
     let (began, plan) = (Instant::now(), Plan::draw(seed));
     let outcome = Trial::run(lane, seed, &plan).await;
-    Verdict { seed, plan, lasted: began.elapsed(), fault: outcome.err() }
+    let (unreached, fault) = outcome.map_or_else(|fault| (0, Some(fault)), |unreached| (unreached, None));
+    Verdict { seed, plan, lasted: began.elapsed(), unreached, fault }
 }
 
 struct Trial<'l> {
@@ -48,28 +51,35 @@ struct Trial<'l> {
     successors: u32,
     /// Whether what runs has something to do at a failpoint.
     armed: bool,
+    /// How often it did not come to the point at which it was to die.
+    unreached: u32,
 }
 
 impl Trial<'_> {
-    async fn run(lane: &mut Lane, seed: u64, plan: &Plan) -> Result<(), String> {
+    async fn run(lane: &mut Lane, seed: u64, plan: &Plan) -> Result<u32, String> {
         let shapes = workload::all();
         let prefix = format!("faults_{seed}_{:04x}", rand::rng().random::<u16>());
         let tables = workload::tables();
         let told = |fault: Error| format!("{fault:?}");
         lay_out(lane, &prefix, &tables, seed).await.map_err(told)?;
-        let configuration = configuration(lane, &prefix, &tables);
+        // The last of the tables joins the others on the way, or never.
+        let listed = tables.len() - 1;
+        let configuration = configuration(lane, &prefix, &tables[..listed]);
+        let tables = if plan.has_latecomer() { tables } else { tables[..listed].to_vec() };
         let folder = crate::place::leavings(&prefix).map_err(told)?;
         let manner = Manner { truncate: true, move_alone: true, persist: true };
         let pace = Pace { writers: 3, transactions_per_second: 30 };
         let writers = Workload::start_in(manner, lane.postgres(), &database(&prefix), seed, pace, &shapes);
         let source = Tributary::start("source", Part::Source, configuration.clone(), &folder).map_err(told)?;
-        let mut trial = Trial { lane, prefix, tables, configuration, folder, source, successors: 0, armed: false };
+        let mut trial =
+            Trial { lane, prefix, tables, configuration, folder, source, successors: 0, armed: false, unreached: 0 };
         let outcome = trial.befall(plan, writers).await;
         if let Err(fault) = outcome {
             let (folder, tail) = (trial.folder.display(), trial.source.tail());
             return Err(format!("{fault}\n  logs in {folder}; the source's ends:\n{tail}"));
         }
-        trial.clean_up().await.map_err(told)
+        trial.clean_up().await.map_err(told)?;
+        Ok(trial.unreached)
     }
 
     async fn befall(&mut self, plan: &Plan, writers: Workload) -> Result<(), String> {
@@ -86,6 +96,7 @@ impl Trial<'_> {
         }
         writers.stop().await.map_err(told)?;
         self.source.ready(WELL_WITHIN).await.map_err(told)?;
+        self.loaded().await.map_err(told)?;
         self.caught_up().await.map_err(told)?;
         self.check().await?;
         self.source.stop().await.map_err(told)?;
@@ -110,9 +121,7 @@ impl Trial<'_> {
             Fault::DiesAt(point, time) => {
                 self.source.kill9().await?;
                 self.start_anew(Some(format!("{point}=kill@{time}")))?;
-                if self.source.ends(REACHED_WITHIN).await.is_err() {
-                    self.source.kill9().await?;
-                }
+                self.dies().await?;
                 self.start_anew(None)?;
             }
             Fault::FailsAt(point, time) => {
@@ -142,6 +151,36 @@ impl Trial<'_> {
             Fault::Broker(manner) => self.lane.lose_broker(manner).await?,
             Fault::Server(manner) => self.lane.lose_server(manner).await?,
             Fault::Zombie(survivor) => self.zombie(survivor).await?,
+            Fault::List(point) => {
+                self.source.kill9().await?;
+                self.configuration.set("source.tables", names(&self.tables));
+                self.start_anew(Some(format!("{point}=kill@1")))?;
+                self.dies().await?;
+                self.start_anew(None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// It reaches its point, or streams and does not.
+    async fn dies(&mut self) -> Result<(), Error> {
+        let source = &mut self.source;
+        let mut streams_since = None;
+        let reached = until("the source dies or streams", WELL_WITHIN, async || {
+            if source.ended().is_some() {
+                return Ok(true);
+            }
+            let ready = matches!(source.http("/readyz").await, Ok((200, _)));
+            let since = streams_since.get_or_insert_with(Instant::now);
+            if !ready {
+                *since = Instant::now();
+            }
+            if since.elapsed() >= UNREACHED_AFTER { Ok(false) } else { Err("it lives".to_owned()) }
+        })
+        .await?;
+        if !reached {
+            self.unreached += 1;
+            self.source.kill9().await?;
         }
         Ok(())
     }
@@ -175,6 +214,22 @@ impl Trial<'_> {
             configuration.environment("TRIBUTARY_FAILPOINTS", &failpoint);
         }
         self.source.restart_with(configuration)
+    }
+
+    /// Every table has been copied.
+    async fn loaded(&self) -> Result<(), Error> {
+        for table in &self.tables {
+            let name = schemas::topic::of_table(&self.prefix, &table.name);
+            until(&format!("the load of {} has ended", table.name), WELL_WITHIN, async || {
+                let records = topic::read(&self.lane.kafka(), &name).await.map_err(|fault| format!("{fault:?}"))?;
+                let is_end =
+                    |record: &&topic::Record| record.headers.get("control").is_some_and(|kind| kind == "load_end");
+                let ends = records.0.iter().filter(is_end).count();
+                if ends == PARTITIONS { Ok(()) } else { Err(format!("{ends} of {PARTITIONS} partitions say so")) }
+            })
+            .await?;
+        }
+        Ok(())
     }
 
     /// The slot is confirmed beyond all that was written: from here on nothing may be missing.
@@ -262,17 +317,21 @@ fn configuration(lane: &Lane, prefix: &str, tables: &[Table]) -> Configuration {
         .set("prefix", prefix)
         .set("kafka.brokers", vec![format!("kafka://{}", lane.kafka_by_proxy())])
         .set("source.url", lane.postgres_by_proxy().url(Role::Source, &database(prefix)))
-        .set("source.tables", tables.iter().map(|table| table.name.to_string()).collect::<Vec<_>>())
+        .set("source.tables", names(tables))
         .set("source.create", true)
         // Small chunks, so that a load has many boundaries; and an outage at the start is no typing error here.
         .set("source.chunk_rows_max", 20)
         .set("source.start_timeout_seconds", 600)
         .set("source.topics.create", true)
-        .set("source.topics.partitions", 3)
+        .set("source.topics.partitions", PARTITIONS as i64)
         .set("source.topics.replication", 1)
         .set("source.topics.min_insync_replicas", 1)
         .environment("TRIBUTARY_SOURCE__PASSWORD", Role::Source.password());
     configuration
+}
+
+fn names(tables: &[Table]) -> Vec<String> {
+    tables.iter().map(|table| table.name.to_string()).collect()
 }
 
 fn database(prefix: &str) -> String {

@@ -173,11 +173,29 @@ fn check_partition(records: &[&Record]) -> Result<(), String> {
     Ok(())
 }
 
+/// Which records a reader sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Isolation {
+    /// Those of committed transactions.
+    Committed,
+    /// All.
+    Uncommitted,
+}
+
 /// Reads a topic from its first record to its present end.
 pub async fn read(brokers: &str, topic: &str) -> Result<Records, Error> {
+    read_with(brokers, topic, Isolation::Committed).await
+}
+
+/// The same with the records of transactions that are open, or were aborted.
+pub async fn read_uncommitted(brokers: &str, topic: &str) -> Result<Records, Error> {
+    read_with(brokers, topic, Isolation::Uncommitted).await
+}
+
+async fn read_with(brokers: &str, topic: &str, isolation: Isolation) -> Result<Records, Error> {
     let (brokers, topic) = (brokers.to_owned(), topic.to_owned());
     let reading = tokio::task::spawn_blocking(move || {
-        read_blocking(&brokers, &topic).map_err(Error::during(format!("read the topic {topic}")))
+        read_blocking(&brokers, &topic, isolation).map_err(Error::during(format!("read the topic {topic}")))
     });
     reading.await.expect("reading a topic does not panic")
 }
@@ -186,17 +204,18 @@ pub async fn read(brokers: &str, topic: &str) -> Result<Records, Error> {
 pub async fn exists(brokers: &str, topic: &str) -> Result<bool, Error> {
     let (brokers, topic) = (brokers.to_owned(), topic.to_owned());
     let asking = tokio::task::spawn_blocking(move || {
-        let partitions = consumer(&brokers).and_then(|consumer| partitions(&consumer, &topic));
+        let partitions = consumer(&brokers, Isolation::Committed).and_then(|consumer| partitions(&consumer, &topic));
         partitions.map(|found| found > 0).map_err(Error::during(format!("ask for the topic {topic}")))
     });
     asking.await.expect("asking for metadata does not panic")
 }
 
-fn consumer(brokers: &str) -> Result<BaseConsumer, KafkaError> {
+fn consumer(brokers: &str, isolation: Isolation) -> Result<BaseConsumer, KafkaError> {
+    let isolation = if isolation == Isolation::Committed { "read_committed" } else { "read_uncommitted" };
     ClientConfig::new()
         .set("bootstrap.servers", brokers)
         .set("group.id", "harness")
-        .set("isolation.level", "read_committed")
+        .set("isolation.level", isolation)
         .set("enable.partition.eof", "true")
         .set("enable.auto.commit", "false")
         .create()
@@ -207,8 +226,8 @@ fn partitions(consumer: &BaseConsumer, topic: &str) -> Result<usize, KafkaError>
     Ok(metadata.topics().iter().filter(|found| found.name() == topic).map(|found| found.partitions().len()).sum())
 }
 
-fn read_blocking(brokers: &str, topic: &str) -> Result<Records, KafkaError> {
-    let consumer = consumer(brokers)?;
+fn read_blocking(brokers: &str, topic: &str, isolation: Isolation) -> Result<Records, KafkaError> {
+    let consumer = consumer(brokers, isolation)?;
     let count = partitions(&consumer, topic)?;
     let mut assignment = TopicPartitionList::new();
     for partition in 0..count {

@@ -223,6 +223,28 @@ impl Postgres {
         .await
     }
 
+    /// Keeps a copy of everything that the server has on disk. It must not run.
+    pub fn save(&self) -> Result<(), Error> {
+        self.copy("data", "saved")
+    }
+
+    /// Puts back what was last saved, in the place of what there is. It must not run.
+    pub fn restore(&self) -> Result<(), Error> {
+        let data = self.folder.path().join("data");
+        fs::remove_dir_all(&data).map_err(Error::during(format!("remove {}", data.display())))?;
+        self.copy("saved", "data")
+    }
+
+    fn copy(&self, from: &str, to: &str) -> Result<(), Error> {
+        if self.process.is_some() {
+            return Err(Error::new("a server's data is copied only while it does not run"));
+        }
+        // Owners and modes as they are, which the standard library does not copy.
+        let (from, to) = (self.folder.path().join(from), self.folder.path().join(to));
+        let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).status().map_err(Error::during("run cp"))?;
+        if copied.success() { Ok(()) } else { Err(Error::new(format!("cp -a {} failed", from.display()))) }
+    }
+
     /// Stops the server and its backends where they stand (SIGSTOP).
     pub fn freeze(&mut self) {
         self.signal_all(Signal::SIGSTOP);
