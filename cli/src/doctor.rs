@@ -5,10 +5,12 @@
 //!
 //! The parts ask their servers; what an answer means is decided beside the question, by functions that ask nobody.
 
+mod carry;
 mod catalog;
 mod clock;
 mod kafka;
 mod redis;
+mod slot;
 mod source;
 mod target;
 
@@ -19,6 +21,7 @@ use crate::args::Form;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
+use crate::state;
 
 /// One thing that was looked at.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -102,13 +105,16 @@ struct Report {
 
 /// Looks at all that the configuration names.
 pub(crate) async fn run(configuration: &Configuration, form: Form) -> Result<Outcome, Failure> {
+    // Kafka itself is looked at below: who cannot read the state there is told so by that.
+    let state = state::read(configuration).await.unwrap_or_default();
+    let state = state.as_ref();
     let here = async {
         let Some(source) = &configuration.source else { return (Vec::new(), None) };
-        let (checks, tables) = source::check(source).await;
+        let (checks, tables) = source::check(source, state).await;
         (checks, Some(tables))
     };
     let feeds_redis = configuration.sink.redis.as_ref();
-    let ((source, tables), kafka, redis) = tokio::join!(here, kafka::check(configuration), async {
+    let ((source, tables), kafka, redis) = tokio::join!(here, kafka::check(configuration, state), async {
         match feeds_redis {
             Some(config) => redis::check(config).await,
             None => Vec::new(),

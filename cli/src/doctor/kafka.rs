@@ -9,19 +9,20 @@ use schemas::topic::{of_dead_letters, of_state, of_table};
 
 use super::{Check, Checks};
 use crate::configuration::Configuration;
+use crate::output::bytes;
 
 /// The topic in which Kafka keeps transactions.
 const TRANSACTION_TOPIC: &str = "__transaction_state";
 
 /// Looks at the cluster.
-pub(super) async fn check(configuration: &Configuration) -> Vec<Check> {
+pub(super) async fn check(configuration: &Configuration, state: Option<&source::State>) -> Vec<Check> {
     let mut checks = Checks::of("kafka");
     let looked = async {
         let admin = Admin::connect(&configuration.kafka)?;
         let cluster = admin.cluster().await?;
         checks.good("connection", format!("{} brokers: {}", cluster.brokers.len(), addresses(&cluster)));
-        brokers(&mut checks, &admin, &cluster).await?;
-        topics(&mut checks, &admin, configuration).await
+        brokers(&mut checks, &admin, &cluster, configuration.kafka.batch_bytes_max()).await?;
+        topics(&mut checks, &admin, configuration, state).await
     };
     let looked: Result<(), Error> = looked.await;
     if let Err(error) = looked {
@@ -34,7 +35,7 @@ fn addresses(cluster: &Cluster) -> String {
     cluster.brokers.iter().map(|(_, address)| address.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-async fn brokers(checks: &mut Checks, admin: &Admin, cluster: &Cluster) -> Result<(), Error> {
+async fn brokers(checks: &mut Checks, admin: &Admin, cluster: &Cluster, batch_bytes_max: usize) -> Result<(), Error> {
     let has_transactions = !admin.topics(&[TRANSACTION_TOPIC]).await?.is_empty();
     for (number, address) in &cluster.brokers {
         let settings = match admin.broker_settings(*number).await {
@@ -47,6 +48,7 @@ async fn brokers(checks: &mut Checks, admin: &Admin, cluster: &Cluster) -> Resul
             }
         };
         broker(checks, address, &settings, cluster.brokers.len(), has_transactions);
+        batches(checks, address, &settings, batch_bytes_max);
     }
     Ok(())
 }
@@ -82,7 +84,25 @@ fn broker(
     }
 }
 
-async fn topics(checks: &mut Checks, admin: &Admin, configuration: &Configuration) -> Result<(), Error> {
+/// How large a batch the broker takes where a topic says nothing, and how large a one its followers fetch.
+fn batches(checks: &mut Checks, address: &str, settings: &BTreeMap<String, String>, batch_bytes_max: usize) {
+    let number = |name: &str| settings.get(name).and_then(|value| value.parse::<usize>().ok());
+    for (name, what) in
+        [("message.max.bytes", "largest batch"), ("replica.fetch.max.bytes", "largest batch of followers")]
+    {
+        let Some(limit) = number(name) else { continue };
+        let remedy = format!("raise {name}, or lower kafka.batch_bytes_max = {batch_bytes_max}");
+        let found = format!("{name} {}", bytes(limit as u64));
+        checks.prefer(limit >= batch_bytes_max, format!("broker {address}, {what}"), found, remedy);
+    }
+}
+
+async fn topics(
+    checks: &mut Checks,
+    admin: &Admin,
+    configuration: &Configuration,
+    known: Option<&source::State>,
+) -> Result<(), Error> {
     let prefix = &configuration.prefix;
     let tables: Vec<String> = configuration.tables().iter().map(|table| of_table(prefix, table)).collect();
     let state = of_state(prefix);
@@ -92,6 +112,9 @@ async fn topics(checks: &mut Checks, admin: &Admin, configuration: &Configuratio
     let found = admin.topics(&names).await?;
     for name in &tables {
         topic(checks, configuration, name, found.get(name), "delete");
+        if let (Some(found), Some(known)) = (found.get(name), known) {
+            grown(checks, found, known);
+        }
     }
     topic(checks, configuration, &state, found.get(&state), "compact");
     for (name, group) in dead.iter().zip(&configuration.sink.groups) {
@@ -131,9 +154,21 @@ fn topic(checks: &mut Checks, configuration: &Configuration, name: &str, topic: 
             topic.partitions,
             topic.replication,
             topic.settings.min_insync_replicas,
-            crate::output::bytes(topic.settings.max_message_bytes as u64)
+            bytes(topic.settings.max_message_bytes as u64)
         );
         checks.good(what, found);
+    }
+}
+
+/// Partitions that somebody has added since the topic was first used.
+fn grown(checks: &mut Checks, topic: &Topic, state: &source::State) {
+    let used = state.topics().iter().find(|known| known.name == topic.name).map(|known| known.topic.partitions);
+    if let Some(used) = used.filter(|used| *used < topic.partitions) {
+        checks.warn(
+            format!("topic {}, partitions", topic.name),
+            format!("{} partitions, {used} of them used, for ever: the others stay empty", topic.partitions),
+            "nothing has to be done; `tributary topic grow` tells the way to more",
+        );
     }
 }
 

@@ -7,14 +7,15 @@ use postgres::{Client, Error, quote};
 use schemas::TableName;
 
 use super::catalog::{self, Table, Tables};
-use super::{Check, Checks, clock};
-use crate::output::bytes;
+use super::{Check, Checks, carry, clock, slot};
 
 /// The oldest server that we read from.
 const VERSION_MIN: i32 = 140_000;
+/// Below this `wal_sender_timeout` ordinary pauses end the stream.
+const SENDER_TIMEOUT_MS_MIN: i64 = 15_000;
 
 /// Looks at the source, and returns what its tables are like.
-pub(super) async fn check(config: &source::Config) -> (Vec<Check>, Tables) {
+pub(super) async fn check(config: &source::Config, state: Option<&source::State>) -> (Vec<Check>, Tables) {
     let mut checks = Checks::of("source");
     let client = match postgres::connect(&config.postgres, "doctor").await {
         Ok(client) => client,
@@ -28,12 +29,13 @@ pub(super) async fn check(config: &source::Config) -> (Vec<Check>, Tables) {
         server(&mut checks, &client, config).await?;
         clock::check(&mut checks, &client).await?;
         role(&mut checks, &client, config).await?;
-        slot(&mut checks, &client, config).await?;
+        slot::check(&mut checks, config, state).await?;
         let tables = catalog::read(&client, &config.tables).await?;
         for name in &config.tables {
             table(&mut checks, config, name, tables.get(name));
         }
         publication(&mut checks, &client, config, &tables).await?;
+        carry::check(&mut checks, &client, config, &tables).await?;
         Ok::<_, Error>(tables)
     };
     let tables = match looked.await {
@@ -52,7 +54,8 @@ async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -
                current_setting('wal_level'),
                current_setting('max_replication_slots')::int8,
                (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> $1),
-               current_setting('max_wal_senders')::int8, (SELECT count(*) FROM pg_stat_replication)";
+               current_setting('max_wal_senders')::int8, (SELECT count(*) FROM pg_stat_replication),
+               (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout')";
     let row = client.query_one(QUERY, &[&config.slot]).await;
     let row = row.map_err(|cause| Error::statement("read the server's settings", cause))?;
     let (version, number): (&str, i32) = (row.get(0), row.get(1));
@@ -69,11 +72,35 @@ async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -
     );
     let (slots_max, slots): (i64, i64) = (row.get(4), row.get(5));
     let remedy = "drop slots that nobody reads (pg_replication_slots, active = false), or raise max_replication_slots and restart";
-    checks.expect(slots < slots_max, "replication slots", format!("{slots} of {slots_max} in use by others"), remedy);
+    let found = format!("{slots} of {slots_max} in use by others");
+    if slots + 1 == slots_max {
+        checks.warn("replication slots", format!("{found}, none to spare"), remedy);
+    } else {
+        checks.expect(slots < slots_max, "replication slots", found, remedy);
+    }
     let (senders_max, senders): (i64, i64) = (row.get(6), row.get(7));
     let remedy = "raise max_wal_senders and restart: the source holds one, its first start and verify one more";
     checks.expect(senders + 1 < senders_max, "walsenders", format!("{senders} of {senders_max} in use"), remedy);
+    sender_timeout(checks, row.get(8));
     Ok(())
+}
+
+/// `wal_sender_timeout` in milliseconds: after how long a silence the server gives our connection up.
+fn sender_timeout(checks: &mut Checks, limit_ms: i64) {
+    let what = "wal_sender_timeout";
+    match limit_ms {
+        0 => checks.warn(
+            what,
+            "off",
+            "set it to 60s: else a source that died without a word keeps its slot until TCP gives up",
+        ),
+        ms if ms < SENDER_TIMEOUT_MS_MIN => checks.warn(
+            what,
+            format!("{ms} ms"),
+            "set it to 60s: the source speaks every 5 s, and a short pause of network or machine would cut it off",
+        ),
+        ms => checks.good(what, format!("{} s", ms / 1000)),
+    }
 }
 
 async fn role(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
@@ -96,45 +123,6 @@ async fn role(checks: &mut Checks, client: &Client, config: &source::Config) -> 
         },
         Err(error) => checks.failed("replication connection", &error),
     }
-    Ok(())
-}
-
-async fn slot(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
-    const QUERY: &str = "
-        SELECT s.plugin::text, s.database::text = current_database(), s.active_pid, s.wal_status,
-               (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8
-        FROM pg_replication_slots s WHERE s.slot_name = $1";
-    let row = client.query_opt(QUERY, &[&config.slot]).await;
-    let row = row.map_err(|cause| Error::statement("read the replication slots", cause))?;
-    let what = format!("slot {}", config.slot);
-    let Some(row) = row else {
-        if config.create {
-            checks.good(what, "not there yet: the source will make it");
-        } else {
-            let name = quote::literal(&config.slot);
-            let sql =
-                format!("SELECT pg_create_logical_replication_slot({name}, 'pgoutput'), or set source.create = true");
-            checks.fault(what, "missing", sql);
-        }
-        return Ok(());
-    };
-    let plugin: Option<String> = row.get(0);
-    let is_here: Option<bool> = row.get(1);
-    if plugin.as_deref() != Some("pgoutput") || is_here != Some(true) {
-        checks.fault(what, "belongs to another plugin or database", "choose another name with source.slot");
-        return Ok(());
-    }
-    let (pid, status, behind): (Option<i32>, Option<String>, Option<i64>) = (row.get(2), row.get(3), row.get(4));
-    let behind = bytes(u64::try_from(behind.unwrap_or(0)).unwrap_or(0));
-    let reader = pid.map_or_else(|| "read by nobody".to_owned(), |pid| format!("read by process {pid}"));
-    let status = status.unwrap_or_default();
-    let remedy = "raise max_slot_wal_keep_size and let the source catch up; a slot that is lost cannot be continued: drop it and load again under a new prefix";
-    checks.expect(
-        status != "lost" && status != "unreserved",
-        what,
-        format!("{status}, {behind} behind, {reader}"),
-        remedy,
-    );
     Ok(())
 }
 
