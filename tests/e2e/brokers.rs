@@ -29,7 +29,9 @@ async fn one_broker_lost_stops_nobody_and_two_only_until_they_return() {
     let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
     let mut random = ChaCha8Rng::seed_from_u64(world.seed);
 
-    let lost = random.random_range(0..3);
+    // The one that coordinates our transactions, and leads some of our partitions.
+    let transactional_id = format!("tributary.{}", world.prefix());
+    let lost = kafka.coordinator_of(&transactional_id).await.expect("Kafka answers");
     kafka.broker(lost).kill9().await.expect("the broker is killed");
     world.in_source("INSERT INTO accounts VALUES (1001, 'with one broker lost', 1, true, NULL)").await;
     until_applied(&world, 1001, Duration::from_secs(120)).await;

@@ -8,6 +8,7 @@ mod ddl;
 mod faults;
 mod follow;
 mod keeper;
+mod key_changes;
 mod large;
 mod lists;
 mod neighbours;

@@ -124,6 +124,28 @@ impl Kafka {
         self.brokers.len()
     }
 
+    /// The broker, from 0, that coordinates the transactions of a transactional id.
+    pub async fn coordinator_of(&self, transactional_id: &str) -> Result<usize, Error> {
+        const TOPIC: &str = "__transaction_state";
+        // Java's hash of a string, without its sign.
+        let hash = transactional_id
+            .encode_utf16()
+            .fold(0_i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)));
+        let hash = hash & i32::MAX;
+        let addresses = self.addresses();
+        let ask = move || {
+            let consumer: BaseConsumer = ClientConfig::new().set("bootstrap.servers", addresses).create()?;
+            let metadata = consumer.fetch_metadata(Some(TOPIC), Duration::from_secs(20))?;
+            let partitions = metadata.topics().first().map(|topic| topic.partitions()).unwrap_or_default();
+            let partition = partitions.iter().find(|p| p.id() == hash % partitions.len() as i32);
+            Ok(partition.map(|partition| partition.leader()))
+        };
+        let answer = tokio::task::spawn_blocking(ask).await.expect("asking for metadata does not panic");
+        let leader = answer.map_err(Error::during::<rdkafka::error::KafkaError>(format!("look at {TOPIC}")))?;
+        let place = |leader: i32| self.brokers.iter().position(|broker| i32::try_from(broker.id) == Ok(leader));
+        leader.and_then(place).ok_or_else(|| Error::new(format!("{TOPIC} has no leader for {transactional_id}")))
+    }
+
     /// Starts every broker that does not run, with its old data, and waits until all of them answer.
     pub async fn restart(&mut self) -> Result<(), Error> {
         for broker in &mut self.brokers {
