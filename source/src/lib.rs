@@ -4,8 +4,9 @@
 //!                              ▲  │                              │
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
-//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, state, watch, feed.
-//! The rim: stream, snapshot, catalog, setup, topics, start, session, keeper (whose judge is pure), watch::look.
+//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, lists, state, watch,
+//! feed. The rim: stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper (whose judge is pure),
+//! watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
 mod catalog;

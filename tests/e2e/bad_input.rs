@@ -21,7 +21,7 @@ fn users() -> Table {
 }
 
 /// The part ends by itself with an error that says all of `words`.
-async fn refuses(world: &mut World, part: Part, configuration: Configuration, words: &[&str]) {
+pub async fn refuses(world: &mut World, part: Part, configuration: Configuration, words: &[&str]) {
     let mut process = world.start_with(part, configuration);
     let status = process.ends(REFUSAL_WITHIN).await.expect("it ends by itself");
     let log = process.log();
