@@ -188,6 +188,18 @@ pub enum Error {
         /// Where.
         at: Lsn,
     },
+    /// A value cannot stand in JSON.
+    #[error(
+        "a value of {table}, column {column:?}, at {at} is not UTF-8, so no event can hold it: a database with the encoding SQL_ASCII and, before PostgreSQL 16, the type \"char\" take such bytes; mend the value and leave the column out of the publication until what was written before is past, or begin anew under another prefix"
+    )]
+    NotText {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+        /// Where.
+        at: Lsn,
+    },
     /// A deleted row is not named.
     #[error(
         "a delete in {table} at {at} does not name its row: its replica identity was NOTHING at that moment; set it back, and load the table again under a new prefix"

@@ -277,6 +277,9 @@ impl Feed {
         [&mut *key, &mut *canonical, &mut *value].into_iter().for_each(Vec::clear);
         relation.template.key(key_cells, key);
         relation.template.value(change, value);
+        if std::str::from_utf8(value).is_err() {
+            return Err(not_text(at, change));
+        }
         let partitions = self.state.topics()[known.topic].topic.partitions;
         let partition = if relation.single_partition {
             0
@@ -358,6 +361,19 @@ fn of_row(error: Error, relation: &Relation, key: &[u8]) -> Error {
         },
         other => other,
     }
+}
+
+/// The server checks what it takes in, but not where the database has no encoding, and not every type.
+fn not_text(at: At<'_>, change: &Change<'_>) -> Error {
+    let before = match change.before {
+        Before::None => None,
+        Before::Key(cells) | Before::Row(cells) => Some(cells),
+    };
+    let is_bad = |cell: &Cell<'_>| matches!(cell, Cell::Text(text) if std::str::from_utf8(text).is_err());
+    let bad = before.into_iter().chain(change.after).find_map(|cells| cells.iter().position(is_bad));
+    let relation = &at.known.relation;
+    let column = bad.and_then(|i| relation.columns.get(i)).map(|column| column.name.clone()).unwrap_or_default();
+    Error::NotText { table: relation.name.clone(), column, at: at.position.change }
 }
 
 fn fill<'a>(new: &mut Cell<'a>, old: Cell<'a>) {

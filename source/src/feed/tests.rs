@@ -274,6 +274,20 @@ fn changes_stand_in_the_topic_with_their_schema_in_front() {
 }
 
 #[test]
+fn what_is_not_utf8_stops_the_source_instead_of_making_a_record_that_nobody_can_read() {
+    let mut world = World::fresh();
+    world.tell(0, &begin(200, 1));
+    world.tell(0, &relation(&users('d')));
+    let mut bytes = insert(["1", "caf?", "b"]);
+    let at = bytes.iter().position(|byte| *byte == b'?').expect("it was written");
+    bytes[at] = 0xe9;
+    let refused = world.say(150, &bytes).expect_err("Latin-1 is no UTF-8");
+    assert!(matches!(&refused, Error::NotText { column, .. } if column == "name"), "{refused}");
+    assert_eq!(refused.severity(), crate::Severity::Fatal);
+    assert!(world.rows().is_empty());
+}
+
+#[test]
 fn seq_is_dense_in_every_partition() {
     let mut world = World::fresh();
     let rows = (0..40).map(|n| (300 + 8 * n, insert([&n.to_string(), "a", "x"])));
