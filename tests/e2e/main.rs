@@ -13,6 +13,8 @@ mod large;
 mod lists;
 mod neighbours;
 mod published_once;
+mod random;
 mod servers;
 mod shutdown;
+mod types;
 mod zombie;

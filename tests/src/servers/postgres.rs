@@ -61,7 +61,7 @@ const ROLES: &str = "
     CREATE ROLE application LOGIN PASSWORD 'application-secret';
     DO $$ BEGIN
         IF current_setting('server_version_num')::int >= 150000 THEN
-            GRANT SET ON PARAMETER session_replication_role TO tributary_target;
+            EXECUTE 'GRANT SET ON PARAMETER session_replication_role TO tributary_target';
         END IF;
     END $$;
 ";

@@ -33,6 +33,7 @@ pub struct Builder {
     publication: bool,
     own_source: Option<Major>,
     own_target: Option<Major>,
+    target_beside_source: bool,
     own_redis: bool,
     own_brokers: usize,
 }
@@ -46,6 +47,7 @@ impl Default for Builder {
             publication: true,
             own_source: None,
             own_target: None,
+            target_beside_source: false,
             own_redis: false,
             own_brokers: 0,
         }
@@ -116,6 +118,13 @@ impl Builder {
         self
     }
 
+    /// Source and target are two databases of one server of the test's own, of this PostgreSQL whichever one is under test.
+    #[must_use]
+    pub fn one_server(mut self, major: u32) -> Builder {
+        self.target_beside_source = true;
+        self.own_source_major(major)
+    }
+
     /// Redis is the test's own.
     #[must_use]
     pub fn own_redis(mut self) -> Builder {
@@ -160,7 +169,7 @@ impl Builder {
             seed,
             configuration: Configuration::default(),
             source: address(&own_source),
-            target: address(&own_target),
+            target: if self.target_beside_source { address(&own_source) } else { address(&own_target) },
             kafka: own_kafka.as_ref().map_or(shared.kafka.clone(), Kafka::addresses),
             redis: own_redis.as_ref().map_or(shared.redis.clone(), |own| own.address().clone()),
             redis_database: REDIS_DATABASE.fetch_add(1, Ordering::Relaxed),
