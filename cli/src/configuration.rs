@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use schemas::{TableName, topic};
+use schemas::{Selection, TableName, topic};
 use service::config::Document;
 use service::{http, log};
 
@@ -43,7 +43,7 @@ impl Configuration {
         let http = root.optional_section("http").map(|mut section| http::Config::read(&mut section));
         let kafka = kafka::Config::read(&mut root.section("kafka"));
         let source = root.optional_section("source").map(|mut section| source::Config::read(&mut section, &prefix));
-        let published = source.as_ref().map(|source| source.tables.as_slice()).unwrap_or_default();
+        let published = source.as_ref().map(|source| &source.tables);
         let sink = sink::Config::read(&mut root, published);
         drop(root);
         document.finish()?;
@@ -65,31 +65,23 @@ impl Configuration {
         Failure::NoSection { file: self.file.clone(), section, command }
     }
 
-    /// Every table that is published or taken, each once: those of the source first, in their order.
-    pub(crate) fn tables(&self) -> Vec<TableName> {
-        let published = self.source.iter().flat_map(|source| &source.tables);
-        let taken = self.sink.groups.iter().flat_map(|group| &group.tables);
-        let mut tables: Vec<TableName> = Vec::new();
-        for table in published.chain(taken) {
-            if !tables.contains(table) {
-                tables.push(table.clone());
-            }
-        }
-        tables
+    /// What the source publishes and what each group takes, as they are written.
+    pub(crate) fn selections(&self) -> impl Iterator<Item = &Selection> {
+        let published = self.source.iter().map(|source| &source.tables);
+        published.chain(self.sink.groups.iter().map(|group| &group.tables))
     }
 
-    /// The tables that end up in the target database.
-    pub(crate) fn target_tables(&self) -> Vec<TableName> {
-        let feeds_target = |group: &&sink::config::Group| matches!(group.to, sink::config::To::Postgres);
-        let taken: Vec<&TableName> =
-            self.sink.groups.iter().filter(feeds_target).flat_map(|group| &group.tables).collect();
-        self.tables().into_iter().filter(|table| taken.contains(&table)).collect()
+    /// Whether the table ends up in the target database.
+    pub(crate) fn feeds_target(&self, table: &TableName) -> bool {
+        let feeds = |group: &sink::config::Group| matches!(group.to, sink::config::To::Postgres);
+        self.sink.groups.iter().any(|group| feeds(group) && group.tables.chooses(table))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tables;
 
     fn read(text: &str) -> Result<Configuration, String> {
         let document = Document::parse(text, std::iter::empty()).expect("the text is TOML");
@@ -102,15 +94,16 @@ mod tests {
         assert_eq!(sample.prefix, "shop");
         assert!(sample.source.is_some() && sample.http.is_some());
         assert_eq!(sample.sink.groups.len(), 2);
-        assert_eq!(sample.target_tables(), sample.tables());
+        let tables = tables::named(&sample).expect("the sample names its tables");
+        assert!(tables.len() == 2 && tables.iter().all(|table| sample.feeds_target(table)));
     }
 
     #[test]
     fn the_example_is_a_configuration_without_fault_and_the_one_that_the_readme_shows() {
         let text = include_str!("../../examples/one-table.toml");
         let example = read(text).expect("the example can be used as it stands");
-        assert_eq!(example.tables().len(), 1);
-        assert_eq!(example.target_tables(), example.tables());
+        let tables = tables::named(&example).expect("the example names its table");
+        assert!(tables.len() == 1 && example.feeds_target(&tables[0]));
         let readme = include_str!("../../README.md");
         for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
             assert!(readme.contains(&format!("    {line}\n")), "the README does not show {line:?}");

@@ -114,14 +114,20 @@ pub(crate) async fn run(configuration: &Configuration, form: Form) -> Result<Out
         (checks, Some(tables))
     };
     let feeds_redis = configuration.sink.redis.as_ref();
-    let ((source, tables), kafka, redis) = tokio::join!(here, kafka::check(configuration, state), async {
+    // Where it cannot be told which tables are meant, the check of whom it was asked says why.
+    let names = crate::tables::all(configuration).await.ok();
+    let ((source, tables), kafka, redis) = tokio::join!(here, kafka::check(configuration, names.as_deref(), state), async {
         match feeds_redis {
             Some(config) => redis::check(config).await,
             None => Vec::new(),
         }
     });
     let target = match &configuration.sink.target {
-        Some(target) => target::check(target, &configuration.target_tables(), tables.as_ref()).await,
+        Some(target) => {
+            let mut names = names.unwrap_or_default();
+            names.retain(|table| configuration.feeds_target(table));
+            target::check(target, &names, tables.as_ref()).await
+        }
         None => Vec::new(),
     };
     let checks: Vec<Check> = [source, kafka, target, redis].into_iter().flatten().collect();

@@ -46,12 +46,22 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Verify(Box<verify::Error>),
 
+    /// Which tables are meant could not be found out.
+    #[error(transparent)]
+    Source(Box<source::Error>),
+
     #[error("nothing is parked at {0}: `tributary dlq list` shows what is")]
     NotParked(String),
 
     /// A part that runs for long has ended; it was logged as it happened.
     #[error("stopped by an error")]
     Logged,
+}
+
+impl From<source::Error> for Failure {
+    fn from(error: source::Error) -> Failure {
+        Failure::Source(Box::new(error))
+    }
 }
 
 impl From<postgres::Error> for Failure {

@@ -13,6 +13,7 @@ mod roles;
 mod slot;
 mod state;
 mod status;
+mod tables;
 mod topic;
 mod verification;
 

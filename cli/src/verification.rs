@@ -9,12 +9,17 @@ use crate::args::Verify;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{known, print, print_json, table};
+use crate::tables;
 
 /// Counts and prints.
 pub(crate) async fn run(configuration: &Configuration, arguments: Verify) -> Result<Outcome, Failure> {
     let source = configuration.source("verify")?;
     let target = configuration.target("verify")?;
-    let tables = if arguments.tables.is_empty() { configuration.target_tables() } else { arguments.tables };
+    let mut tables = arguments.tables;
+    if tables.is_empty() {
+        tables = tables::all(configuration).await?;
+        tables.retain(|table| configuration.feeds_target(table));
+    }
     let config = verify::Config {
         source: source.postgres.clone(),
         publication: source.publication.clone(),

@@ -14,6 +14,7 @@ pub mod lsn;
 pub mod notice;
 pub mod partition;
 pub mod position;
+pub mod selection;
 pub mod state;
 pub mod table;
 pub mod topic;
@@ -23,6 +24,7 @@ pub mod write;
 pub use event::{ChangeEvent, Columns, Control, Operation, Source};
 pub use lsn::Lsn;
 pub use position::{Position, Seq};
+pub use selection::Selection;
 pub use table::TableName;
 pub use value::Form;
 

@@ -138,6 +138,9 @@ pub struct Table {
     /// What the catalog showed when every row of the table was last known to be in the topic; absent until it was looked at.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imprint: Option<Imprint>,
+    /// One number for the rule by which columns are hidden or masked; absent where there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rules: Option<Fingerprint>,
 }
 
 /// What the catalog shows of a published table. A later difference tells of rows that changed without being sent.

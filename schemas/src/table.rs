@@ -60,7 +60,7 @@ impl FromStr for TableName {
 }
 
 /// One identifier off the front of `text`, and what follows it.
-fn identifier(text: &str) -> Option<(String, &str)> {
+pub(crate) fn identifier(text: &str) -> Option<(String, &str)> {
     let Some(quoted) = text.strip_prefix('"') else {
         let end = text.find('.').unwrap_or(text.len());
         let (name, rest) = text.split_at(end);

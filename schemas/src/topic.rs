@@ -13,6 +13,18 @@ pub fn of_table(prefix: &str, table: &TableName) -> String {
     format!("{prefix}.{}.{}", escaped(&table.schema), escaped(&table.table))
 }
 
+/// The topic called `route`, which several tables share: `<prefix>.<route>`.
+pub fn of_route(prefix: &str, route: &str) -> String {
+    format!("{prefix}.{route}")
+}
+
+/// Whether `route` can be the name of a shared topic: Kafka takes it, and it is not kept for the state or for what is set
+/// aside. Kafka holds names for the same that differ in dots and underscores alone.
+pub fn is_route(route: &str) -> bool {
+    let plain = route.replace('_', ".");
+    is_valid(route) && plain != "state" && plain != "dlq" && !plain.starts_with("dlq.")
+}
+
 /// The topic that holds the source's state.
 pub fn of_state(prefix: &str) -> String {
     format!("{prefix}.state")
@@ -57,6 +69,18 @@ mod tests {
         let topic = |schema: &str, table: &str| of_table("shop", &TableName::new(schema, table));
         assert_eq!(topic("public", "Users_2"), "shop.public.Users_2");
         assert_eq!(topic("a.b", "c-d é"), "shop.a-2eb.c-2dd-20-c3-a9");
+    }
+
+    #[test]
+    fn a_shared_topic_leaves_the_names_that_are_kept() {
+        for (route, good) in
+            [("orders", true), ("shop.orders-eu_1", true), ("dlqs", true), ("states", true), ("state.eu", true)]
+                .into_iter()
+                .chain(["", "state", "dlq", "dlq.rdb", "dlq_rdb", "a b", "é"].map(|route| (route, false)))
+        {
+            assert_eq!(is_route(route), good, "{route}");
+        }
+        assert_eq!(of_route("shop", "orders"), "shop.orders");
     }
 
     proptest! {

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisError, Script};
-use schemas::Seq;
+use schemas::{Selection, Seq};
 use tokio::sync::Mutex;
 
 use crate::batch::{Batch, Progress};
-use crate::config::{Announce, Redis};
+use crate::config::{Announce, Group, Redis};
 use crate::error::Error;
 use crate::parked::ParkedKeys;
 use crate::record::Partition;
@@ -29,6 +29,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The Redis of one group.
 pub(crate) struct Announcer {
     group: String,
+    /// Which tables it announces: a topic may hold others beside them.
+    tables: Selection,
     prefix: String,
     owner: String,
     config: Announce,
@@ -46,7 +48,7 @@ pub(crate) fn progress_key(prefix: &str, group: &str, partition: &Partition) -> 
 
 impl Announcer {
     pub(crate) fn new(
-        group: &str,
+        group: &Group,
         prefix: &str,
         owner: &str,
         config: &Announce,
@@ -54,7 +56,8 @@ impl Announcer {
     ) -> Result<Announcer, Error> {
         let refused = |cause| Error::Redis { operation: "make a client", address: redis.address.clone(), cause };
         Ok(Announcer {
-            group: group.to_owned(),
+            group: group.name.clone(),
+            tables: group.tables.clone(),
             prefix: prefix.to_owned(),
             owner: owner.to_owned(),
             config: config.clone(),
@@ -181,7 +184,7 @@ impl Target for Announcer {
     }
 
     fn prepare(&self, partition: &Partition, batch: &Batch, _parked: &ParkedKeys) -> Result<Notices, Error> {
-        Writer { config: &self.config, prefix: &self.prefix, partition }.notices(batch)
+        Writer { config: &self.config, tables: &self.tables, prefix: &self.prefix, partition }.notices(batch)
     }
 
     async fn refresh(&self) -> Result<(), Error> {

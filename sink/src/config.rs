@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use postgres::config::ChannelBinding;
-use schemas::{TableName, topic};
+use schemas::{Selection, TableName, topic};
 use service::config::{Reader, Secret};
 
 /// Targets and groups.
@@ -37,7 +37,7 @@ pub struct Group {
     /// What it feeds.
     pub to: To,
     /// The tables that it takes.
-    pub tables: Vec<TableName>,
+    pub tables: Selection,
     /// What happens to an event that cannot be applied.
     pub on_error: OnError,
     /// The most events in one batch.
@@ -133,7 +133,7 @@ impl FromStr for Mode {
 
 impl Config {
     /// Reads `[target]`, `[redis]` and `[groups.*]`. A group that names no tables takes those `published`.
-    pub fn read(root: &mut Reader<'_>, published: &[TableName]) -> Config {
+    pub fn read(root: &mut Reader<'_>, published: Option<&Selection>) -> Config {
         let target = root.optional_section("target").map(|mut section| {
             let target = postgres::Config::read(&mut section);
             if target.channel_binding == ChannelBinding::Require {
@@ -189,7 +189,7 @@ impl Redis {
 }
 
 impl Group {
-    fn read(name: String, section: &mut Reader<'_>, defaults: &[TableName]) -> Group {
+    fn read(name: String, section: &mut Reader<'_>, published: Option<&Selection>) -> Group {
         if !topic::is_valid(&name) || name == "state" {
             section.fault(
                 "to",
@@ -207,12 +207,12 @@ impl Group {
                 To::Postgres
             }
         };
-        let tables: Vec<TableName> = section.parsed_list("tables");
-        let tables = if tables.is_empty() { defaults.to_vec() } else { tables };
-        if tables.is_empty() {
+        let named = Selection::new(section.parsed_list("tables"));
+        let tables = if section.has("tables") { named } else { published.cloned().unwrap_or_default() };
+        if tables.is_empty() && (published.is_none() || section.has("tables")) {
             section.fault(
                 "tables",
-                "name the tables that this group takes, such as [\"public.users\"]; by default those of [source]",
+                "name the tables that this group takes, such as [\"public.users\", \"shop.*\"]; by default those of [source]",
             );
         }
         let (rows, connections) = if matches!(to, To::Redis(_)) { (500, 1..=1) } else { (5_000, 1..=64) };

@@ -32,6 +32,18 @@ pub enum Error {
         cause: kafka::Error,
     },
 
+    /// A record of the source's state.
+    #[error("cannot read the record {key} of {topic}: the source speaks a newer contract, so upgrade the sink")]
+    State {
+        /// The state topic.
+        topic: String,
+        /// The record's key.
+        key: String,
+        /// What is wrong with it.
+        #[source]
+        cause: serde_json::Error,
+    },
+
     /// The group's consumer.
     #[error("group {group} cannot {operation}")]
     Consumer {
@@ -258,6 +270,21 @@ pub enum Error {
         position: Position,
         /// What is there instead.
         found: String,
+    },
+
+    /// A table that the group takes now, and did not take when its events came.
+    #[error(
+        "group {group} has passed over events of {table} in {topic}, since it did not take this table so far: take it with a new group of its own; or, when the target's table holds the source's rows by other means, DELETE FROM tributary.passed_over WHERE grp = {} AND tbl = {}",
+        postgres::quote::literal(.group),
+        postgres::quote::literal(.table)
+    )]
+    PassedOver {
+        /// The group.
+        group: String,
+        /// The topic.
+        topic: String,
+        /// The table.
+        table: String,
     },
 
     /// A first load meets rows.

@@ -1,6 +1,8 @@
 //! One group: made ready, then a consumer, and a worker for each partition that it is given.
 //!
-//!     target ready ──▶ topics there ──▶ consumer ──assigned──▶ workers ──▶ end: stopped, or the first failure
+//!     target ready ──▶ tables and topics there ──▶ consumer ──assigned──▶ workers ──▶ end: stopped, or the first failure
+//!                              ▲                                                      │
+//!                              └────────────── the source publishes more ─────────────┘
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, mpsc};
@@ -8,8 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kafka::admin::Admin;
-use kafka::topic::{Isolation, read_all};
-use schemas::state::{Key, Table};
+use schemas::selection::Item;
 use schemas::{TableName, topic};
 use service::http::Health;
 use tokio::sync::{Notify, Semaphore};
@@ -23,6 +24,7 @@ use crate::error::Error;
 use crate::measure;
 use crate::mirror::Mirror;
 use crate::persist::persist;
+use crate::published::{self, Followed, Taken};
 use crate::record::Partition;
 use crate::relational::Relational;
 use crate::target::Target;
@@ -37,6 +39,14 @@ const SIBLINGS_MAX: Duration = Duration::from_secs(30);
 
 /// How long the consumer may take to leave the group, once its workers have ended.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
+
+/// Why a life of the group's work is over.
+enum Ended {
+    /// The source publishes something more that the group takes.
+    Changed,
+    /// The group is to stop.
+    Over,
+}
 
 /// A group and what it works with.
 pub(crate) struct Run {
@@ -69,138 +79,170 @@ impl Run {
         let missing = Error::Unconfigured { group: self.group.name.clone(), missing: "add [target] with its url" };
         let database = self.config.target.as_ref().ok_or(missing)?;
         let target = Arc::new(Relational::new(&self.group, database, &self.owner));
+        let named: Vec<TableName> = self.group.tables.taking().filter_map(Item::table).collect();
         let what = format!("make the target ready for group {}", self.group.name);
-        if persist(what, &self.stop, || Box::pin(target.open(database))).await?.is_none() {
+        if persist(what, &self.stop, || Box::pin(target.open(database, named.clone()))).await?.is_none() {
             return Ok(());
         }
-        let Some(admin) = self.topics().await? else { return Ok(()) };
-        self.fits(&admin, &target).await?;
-        let parked = Arc::new(Notify::new());
-        let mirror = Mirror {
-            group: self.group.name.clone(),
-            prefix: self.prefix.clone(),
-            topics: self.topic_names(),
-            kafka: self.kafka.clone(),
-            admin: admin.clone(),
-            target: target.clone(),
-            parked: parked.clone(),
-            create: self.group.dead_letter_topic_create,
-            stop: self.stop.clone(),
-        };
-        let mirror = tokio::spawn(mirror.run());
-        let ended = self.work(target, admin, parked).await;
-        self.stop.cancel();
-        match mirror.await {
-            Ok(()) => ended,
-            Err(_) => {
-                ended.and(Err(Error::Ended { group: self.group.name.clone(), part: "the mirror of parked events" }))
+        let admin = self.admin()?;
+        let mut followed = published::follow(self.kafka.clone(), &self.prefix, &self.group.name, self.stop.clone())?;
+        while let Some(taken) = self.taken(&mut followed, &admin).await? {
+            let what = format!("look at the tables of group {}", self.group.name);
+            let admitted = persist(what, &self.stop, || Box::pin(target.admit(&taken)));
+            if admitted.await?.is_none() {
+                return Ok(());
             }
+            let life = self.stop.child_token();
+            let parked = Arc::new(Notify::new());
+            let mirror = Mirror {
+                group: self.group.name.clone(),
+                prefix: self.prefix.clone(),
+                topics: taken.topics.iter().cloned().collect(),
+                kafka: self.kafka.clone(),
+                admin: admin.clone(),
+                target: target.clone(),
+                parked: parked.clone(),
+                create: self.group.dead_letter_topic_create,
+                stop: life.clone(),
+            };
+            let mirror = tokio::spawn(mirror.run());
+            let ended = self.live(&taken, &mut followed, target.clone(), admin.clone(), parked, &life).await;
+            life.cancel();
+            let mirrored = mirror.await;
+            let died = |_| Error::Ended { group: self.group.name.clone(), part: "the mirror of parked events" };
+            if let Ended::Over = ended? {
+                return mirrored.map_err(died);
+            }
+            mirrored.map_err(died)?;
         }
+        Ok(())
     }
 
     async fn redis(&self, announce: &crate::config::Announce) -> Result<(), Error> {
         let missing = Error::Unconfigured { group: self.group.name.clone(), missing: "add [redis] with its url" };
         let redis = self.config.redis.as_ref().ok_or(missing)?;
-        let target = Arc::new(Announcer::new(&self.group.name, &self.prefix, &self.owner, announce, redis)?);
+        let target = Arc::new(Announcer::new(&self.group, &self.prefix, &self.owner, announce, redis)?);
         let what = format!("make Redis ready for group {}", self.group.name);
         if persist(what, &self.stop, || Box::pin(target.open())).await?.is_none() {
             return Ok(());
         }
-        let Some(admin) = self.topics().await? else { return Ok(()) };
-        let ended = self.work(target, admin, Arc::new(Notify::new())).await;
-        self.stop.cancel();
-        ended
+        let admin = self.admin()?;
+        let mut followed = published::follow(self.kafka.clone(), &self.prefix, &self.group.name, self.stop.clone())?;
+        while let Some(taken) = self.taken(&mut followed, &admin).await? {
+            let (life, parked) = (self.stop.child_token(), Arc::new(Notify::new()));
+            let ended = self.live(&taken, &mut followed, target.clone(), admin.clone(), parked, &life).await;
+            life.cancel();
+            if let Ended::Over = ended? {
+                return Ok(());
+            }
+        }
+        Ok(())
     }
 
     fn failed(&self, cause: kafka::Error) -> Error {
         Error::Kafka { group: self.group.name.clone(), cause }
     }
 
-    /// Waits until the source has made the topics.
-    async fn topics(&self) -> Result<Option<Arc<Admin>>, Error> {
-        let admin = Arc::new(Admin::connect(&self.kafka).map_err(|cause| self.failed(cause))?);
-        let names = self.topic_names();
-        let wanted: Vec<&str> = names.iter().map(String::as_str).collect();
+    fn admin(&self) -> Result<Arc<Admin>, Error> {
+        Ok(Arc::new(Admin::connect(&self.kafka).map_err(|cause| self.failed(cause))?))
+    }
+
+    /// Waits until the source publishes what the group takes, and the topics are there. `None` if we are to stop first.
+    async fn taken(&self, followed: &mut Followed, admin: &Admin) -> Result<Option<Taken>, Error> {
         let mut told = Vec::new();
         loop {
-            let what = format!("look for the topics of group {}", self.group.name);
-            let found = persist(what, &self.stop, || {
-                Box::pin(async { admin.topics(&wanted).await.map_err(|cause| self.failed(cause)) })
-            });
-            let Some(found) = found.await? else { return Ok(None) };
-            let missing: Vec<&str> = wanted.iter().copied().filter(|name| !found.contains_key(*name)).collect();
-            if missing.is_empty() {
-                return Ok(Some(admin));
-            }
-            if missing != told {
-                tracing::info!(group = %self.group.name, topics = %missing.join(", "), "waiting for topics that the source has not made yet");
-                told = missing;
-            }
-            // Kafka tells nobody of a new topic.
-            if self.stop.run_until_cancelled(tokio::time::sleep(TOPICS_INTERVAL)).await.is_none() {
-                return Ok(None);
-            }
-        }
-    }
-
-    fn topic_names(&self) -> Vec<String> {
-        self.group.tables.iter().map(|table| topic::of_table(&self.prefix, table)).collect()
-    }
-
-    /// Holds the tables as the source describes them against the target: all that is missing at once, before anything is consumed.
-    async fn fits(&self, admin: &Admin, target: &Relational) -> Result<(), Error> {
-        let what = format!("read the source's state for group {}", self.group.name);
-        let Some(tables) = persist(what, &self.stop, || Box::pin(self.described(admin))).await? else { return Ok(()) };
-        let ours = tables.values().filter(|table| self.group.tables.contains(&table.name));
-        let misfits: Vec<_> = ours.flat_map(|table| target.misfits(table)).collect();
-        if misfits.is_empty() { Ok(()) } else { Err(Error::Misfits { group: self.group.name.clone(), misfits }) }
-    }
-
-    /// The tables that the source's state describes so far.
-    async fn described(&self, admin: &Admin) -> Result<HashMap<TableName, Table>, Error> {
-        let name = topic::of_state(&self.prefix);
-        if admin.topics(&[&name]).await.map_err(|cause| self.failed(cause))?.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let (kafka, stop) = (self.kafka.clone(), self.stop.clone());
-        let read = tokio::task::spawn_blocking(move || {
-            let mut by_oid: HashMap<u32, Table> = HashMap::new();
-            read_all::<kafka::Error>(&kafka, &name, Isolation::ReadCommitted, &|| stop.is_cancelled(), |record| {
-                let key =
-                    record.key().and_then(|key| std::str::from_utf8(key).ok()).and_then(|key| key.parse::<Key>().ok());
-                if let Some(Key::Table(oid)) = key {
-                    match record.value().and_then(|value| serde_json::from_slice(value).ok()) {
-                        Some(table) => by_oid.insert(oid, table),
-                        None => by_oid.remove(&oid),
-                    };
+            let published = followed.published.borrow_and_update().clone();
+            if let Some(taken) = published.map(|published| published.taken(&self.prefix, &self.group.tables)) {
+                let Some(missing) = self.missing(&taken, admin).await? else { return Ok(None) };
+                if missing.is_empty() {
+                    return Ok(Some(taken));
                 }
-                Ok(())
-            })?;
-            Ok(by_oid
-                .into_values()
-                .filter(|table| !table.columns.is_empty())
-                .map(|table| (table.name.clone(), table))
-                .collect())
-        });
-        match read.await {
-            Ok(tables) => tables.map_err(|cause: kafka::Error| self.failed(cause)),
-            Err(_) => Err(Error::Ended { group: self.group.name.clone(), part: "the reader of the source's state" }),
+                if missing != told {
+                    tracing::info!(group = %self.group.name, missing = %missing.join(", "), "waiting for what the source has not made yet");
+                    told = missing;
+                }
+            }
+            tokio::select! {
+                () = self.stop.cancelled() => return Ok(None),
+                error = followed.failed.recv() => return self.state_lost(error).map(|()| None),
+                _news = followed.published.changed() => {}
+                // Kafka tells nobody of a new topic.
+                () = tokio::time::sleep(TOPICS_INTERVAL) => {}
+            }
         }
     }
 
-    async fn work<T: Target>(&self, target: Arc<T>, admin: Arc<Admin>, parked: Arc<Notify>) -> Result<(), Error> {
-        let (commands, taken) = mpsc::channel();
+    /// What is not there yet of what the group takes: topics, and anything that its patterns match.
+    async fn missing(&self, taken: &Taken, admin: &Admin) -> Result<Option<Vec<String>>, Error> {
+        let wanted: Vec<&str> = taken.topics.iter().map(String::as_str).collect();
+        let what = format!("look for the topics of group {}", self.group.name);
+        let found = persist(what, &self.stop, || {
+            Box::pin(async { admin.topics(&wanted).await.map_err(|cause| self.failed(cause)) })
+        });
+        let Some(found) = found.await? else { return Ok(None) };
+        let missing = wanted.iter().filter(|name| !found.contains_key(**name)).map(|name| (*name).to_owned());
+        Ok(Some(missing.chain(taken.unmatched.iter().map(|pattern| format!("a table of {pattern}"))).collect()))
+    }
+
+    /// What the end of the state's reader means: it ends with us, or by a failure.
+    fn state_lost(&self, error: Option<Error>) -> Result<(), Error> {
+        match error {
+            None if self.stop.is_cancelled() => Ok(()),
+            None => Err(Error::Ended { group: self.group.name.clone(), part: "the reader of the source's state" }),
+            Some(error) => Err(error),
+        }
+    }
+
+    /// Works on what is taken until that changes, or until the end.
+    async fn live<T: Target>(
+        &self,
+        taken: &Taken,
+        followed: &mut Followed,
+        target: Arc<T>,
+        admin: Arc<Admin>,
+        parked: Arc<Notify>,
+        life: &CancellationToken,
+    ) -> Result<Ended, Error> {
+        let mut work = std::pin::pin!(self.work(taken, target, admin, parked, life));
+        loop {
+            tokio::select! {
+                ended = &mut work => return ended.map(|()| Ended::Over),
+                error = followed.failed.recv() => {
+                    life.cancel();
+                    return work.await.and(self.state_lost(error)).map(|()| Ended::Over);
+                }
+                Ok(()) = followed.published.changed() => {
+                    let now = followed.published.borrow_and_update().as_ref().map(|now| now.taken(&self.prefix, &self.group.tables));
+                    if now.is_some_and(|now| now.goes_beyond(taken)) {
+                        tracing::info!(group = %self.group.name, "the source publishes more that this group takes, beginning anew with it");
+                        life.cancel();
+                        return work.await.map(|()| Ended::Changed);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn work<T: Target>(
+        &self,
+        taken: &Taken,
+        target: Arc<T>,
+        admin: Arc<Admin>,
+        parked: Arc<Notify>,
+        life: &CancellationToken,
+    ) -> Result<(), Error> {
+        let (commands, asked) = mpsc::channel();
         let (notices, mut told) = tokio::sync::mpsc::unbounded_channel();
         let reached = Reached::default();
         let group_id = topic::group_id(&self.prefix, &self.group.name);
-        let fetching = self.stop.child_token();
+        let fetching = life.child_token();
         let consumer = Consumer {
             group: self.group.clone(),
-            topics: self.topic_names(),
+            topics: taken.topics.iter().cloned().collect(),
             kafka: self.kafka.clone(),
             group_id: group_id.clone(),
             client_id: format!("tributary-{}", self.owner),
-            commands: taken,
+            commands: asked,
             notices,
             reached: reached.clone(),
             stop: fetching.clone(),
@@ -210,7 +252,7 @@ impl Run {
         let shared =
             Shared { config: self.group.clone(), group_id, target, admin: admin.clone(), commands, slots, parked };
         self.health.ready(&format!("sink {}", self.group.name), true);
-        tracing::info!(group = %self.group.name, tables = self.group.tables.len(), "consuming");
+        tracing::info!(group = %self.group.name, tables = taken.names().len(), topics = taken.topics.len(), "consuming");
         let lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, fetching.clone()));
         let ended = supervise(Arc::new(shared), &mut told, &fetching).await;
         fetching.cancel();

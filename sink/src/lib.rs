@@ -21,6 +21,7 @@ mod measure;
 mod mirror;
 mod parked;
 mod persist;
+mod published;
 pub mod read;
 mod record;
 mod refused;

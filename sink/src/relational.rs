@@ -22,13 +22,14 @@ use schemas::TableName;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgTypeInfo};
-use sqlx::{AssertSqlSafe, Encode, Executor, Postgres, Type};
+use sqlx::{AssertSqlSafe, Encode, Executor, Postgres, Row, Type};
 
 use crate::array::TextArray;
 use crate::batch::Batch;
 use crate::config::OnError;
 use crate::error::Error;
 use crate::parked::{Class, ParkedKeys};
+use crate::published::Taken;
 use crate::record::Partition;
 use crate::refused::Refused;
 use crate::statement::{Kind, Statement};
@@ -46,7 +47,6 @@ const ATTEMPT_MAX: Duration = Duration::from_secs(300);
 pub(crate) struct Relational {
     group: String,
     owner: String,
-    tables: Vec<TableName>,
     on_error: OnError,
     pool: Pool,
     catalog: Catalog,
@@ -73,24 +73,58 @@ impl Relational {
         Relational {
             group: config.name.clone(),
             owner: owner.to_owned(),
-            tables: config.tables.clone(),
             on_error: config.on_error,
             pool: Pool::new(target, config),
-            catalog: Catalog::default(),
+            catalog: Catalog::new(config.tables.clone()),
         }
     }
 
-    /// Makes the target ready: our schema, and a look at the tables. Everything that is missing is told at once.
-    pub(crate) async fn open(&self, target: &postgres::Config) -> Result<(), Error> {
+    /// Makes the target ready: our schema, and a look at the tables that are named so far.
+    pub(crate) async fn open(&self, target: &postgres::Config, named: Vec<TableName>) -> Result<(), Error> {
         migrate::migrate(&self.pool, &target.user, &target.database).await?;
+        self.look_at(named).await
+    }
+
+    /// Looks at what is to be applied to: the tables as such, and as the source describes them.
+    pub(crate) async fn admit(&self, taken: &Taken) -> Result<(), Error> {
+        self.look_at(taken.names()).await?;
+        let described = taken.tables.iter().filter(|table| !table.columns.is_empty());
+        let misfits: Vec<_> =
+            described.flat_map(|table| self.catalog.misfits(&table.name, &table.columns, &table.key)).collect();
+        if !misfits.is_empty() {
+            return Err(Error::Misfits { group: self.group.clone(), misfits });
+        }
+        self.take_up(taken).await
+    }
+
+    /// A table whose events this group has passed over so far cannot be taken up in the middle.
+    async fn take_up(&self, taken: &Taken) -> Result<(), Error> {
+        let failed = |cause| self.failed("look for tables that were passed over", cause);
+        let names: Vec<String> = taken.names().iter().map(ToString::to_string).collect();
+        let topics: Vec<&str> = taken.topics.iter().map(String::as_str).collect();
+        let mut lease = self.pool.get().await?;
+        let sql = "SELECT topic, tbl FROM tributary.passed_over
+                   WHERE grp = $1 AND topic = ANY ($2) AND tbl = ANY ($3) ORDER BY 1, 2 LIMIT 1";
+        let found = sqlx::query(sql).bind(&self.group).bind(&topics).bind(&names).fetch_optional(lease.connection());
+        let found = found.await.map_err(failed)?;
+        lease.keep();
+        match found {
+            None => Ok(()),
+            Some(row) => Err(Error::PassedOver { group: self.group.clone(), topic: row.get(0), table: row.get(1) }),
+        }
+    }
+
+    /// Looks at tables that are to be applied to. Everything that is missing is told at once.
+    async fn look_at(&self, names: Vec<TableName>) -> Result<(), Error> {
+        self.catalog.add(names);
         let mut lease = self.pool.get().await?;
         self.read_catalog(lease.connection()).await?;
-        let misfits = self.catalog.missing(&self.tables);
+        let misfits = self.catalog.missing();
         if !misfits.is_empty() {
             return Err(Error::Misfits { group: self.group.clone(), misfits });
         }
         if !self.pool.is_replica() {
-            let found = catalog::interference(lease.connection(), &self.tables).await;
+            let found = catalog::interference(lease.connection(), &self.catalog.names()).await;
             let found = found.map_err(|cause| self.failed("look for triggers and foreign keys", cause))?;
             if !found.is_empty() {
                 return Err(Error::Interference { found });
@@ -98,11 +132,6 @@ impl Relational {
         }
         lease.keep();
         Ok(())
-    }
-
-    /// What is missing for a table as the source's state describes it.
-    pub(crate) fn misfits(&self, table: &schemas::state::Table) -> Vec<crate::shape::Misfit> {
-        self.catalog.misfits(&table.name, &table.columns, &table.key)
     }
 
     /// The pool, for what works beside the batches.
@@ -120,7 +149,7 @@ impl Relational {
 
     /// The same as part of a transaction that is open already.
     async fn read_catalog_within(&self, connection: &mut PgConnection) -> Result<(), Error> {
-        let tables = catalog::read(connection, &self.tables).await;
+        let tables = catalog::read(connection, &self.catalog.names()).await;
         self.catalog.set(tables.map_err(|cause| self.failed("read the catalog", cause))?);
         Ok(())
     }

@@ -1,9 +1,9 @@
 //! What the source asks of PostgreSQL's catalog. I/O only: what follows from the answers is decided elsewhere.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
-use postgres::tokio_postgres::{Client, GenericClient, SimpleQueryMessage, Statement};
+use postgres::tokio_postgres::{Client, GenericClient, Row, SimpleQueryMessage, Statement};
 use postgres::{Error, quote};
 use schemas::key::Canonical;
 use schemas::state::Imprint;
@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Catalog, Reselect, Reselected};
+use crate::listing::Candidate;
 use crate::pgoutput;
 use crate::relation::Details;
 use crate::visibility::Snapshot;
@@ -66,6 +67,41 @@ const KEY_ORDER: &str = "
     CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
     WHERE c.oid = $1 ORDER BY k.place";
+
+/// Everything that a pattern for tables may mean: temporary and PostgreSQL's own left out.
+const CANDIDATES: &str = "
+    SELECT n.nspname::text, c.relname::text, c.relkind::text, c.relpersistence::text,
+           ARRAY(SELECT an.nspname::text FROM pg_partition_ancestors(c.oid) a (oid)
+                 JOIN pg_class ac ON ac.oid = a.oid::oid JOIN pg_namespace an ON an.oid = ac.relnamespace
+                 WHERE ac.oid <> c.oid ORDER BY ac.oid),
+           ARRAY(SELECT ac.relname::text FROM pg_partition_ancestors(c.oid) a (oid)
+                 JOIN pg_class ac ON ac.oid = a.oid::oid WHERE ac.oid <> c.oid ORDER BY ac.oid)
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'";
+
+/// Everything that a pattern for tables may mean.
+pub async fn candidates(client: &impl GenericClient) -> Result<Vec<Candidate>, Error> {
+    let rows = client.query(CANDIDATES, &[]).await;
+    let rows = rows.map_err(|cause| Error::statement("look for tables that a pattern means", cause))?;
+    let candidate = |row: &Row| {
+        let (schemas, tables): (Vec<String>, Vec<String>) = (row.get(4), row.get(5));
+        Candidate {
+            name: TableName::new(row.get::<_, String>(0), row.get::<_, String>(1)),
+            kind: row.get(2),
+            persistence: row.get(3),
+            above: schemas.into_iter().zip(tables).map(|(schema, table)| TableName::new(schema, table)).collect(),
+        }
+    };
+    Ok(rows.iter().map(candidate).collect())
+}
+
+/// All columns of a table, whether published or not.
+pub async fn columns(client: &impl GenericClient, oid: u32) -> Result<BTreeSet<String>, Error> {
+    let query = "SELECT attname::text FROM pg_attribute WHERE attrelid = $1 AND attnum > 0 AND NOT attisdropped";
+    let rows =
+        client.query(query, &[&oid]).await.map_err(|cause| Error::statement("look up a table's columns", cause))?;
+    Ok(rows.iter().map(|row| row.get(0)).collect())
+}
 
 /// A table as the publication would carry it, and the publication's row filter.
 pub async fn describe(

@@ -1,11 +1,16 @@
 //! What can be said about the source in `[source]` and `[source.topics]`.
 
+mod columns;
+
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use kafka::producer::QUEUE_BYTES_MAX;
 use postgres::config::TargetSession;
-use schemas::TableName;
+use schemas::{Selection, TableName, topic};
 use service::config::Reader;
+
+use crate::columns::Rule;
 
 use crate::keeper::Alarms;
 
@@ -52,9 +57,10 @@ impl std::str::FromStr for OnRecreate {
 }
 
 /// What is done about rows that changed without being sent, as by DDL that writes a table anew.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnRewrite {
     /// Nothing: a person decides.
+    #[default]
     Stop,
     /// The table is loaded again, into what was published of it.
     Reload,
@@ -90,6 +96,8 @@ pub struct Topics {
     pub retention: Duration,
     /// `max.message.bytes`: how large a row may be as a record.
     pub message_bytes_max: usize,
+    /// Topics that several tables share, by the part of their name behind the prefix.
+    pub routes: Vec<(String, Selection)>,
 }
 
 /// The source's configuration.
@@ -100,7 +108,7 @@ pub struct Config {
     /// `source.name` in events.
     pub name: String,
     /// What is published.
-    pub tables: Vec<TableName>,
+    pub tables: Selection,
     /// The replication slot.
     pub slot: String,
     /// The publication.
@@ -135,6 +143,8 @@ pub struct Config {
     pub start_timeout: Duration,
     /// Topics.
     pub topics: Topics,
+    /// What is published of the columns of some tables.
+    pub columns: BTreeMap<TableName, Rule>,
 }
 
 const MIB: usize = 1 << 20;
@@ -148,9 +158,10 @@ impl Config {
             target_session: TargetSession::Primary,
             ..postgres::Config::read(section)
         };
-        let tables: Vec<TableName> = section.parsed_list("tables");
-        if tables.is_empty() && !section.has("tables") {
-            section.fault("tables", "missing: list the tables to publish, as in tables = [\"public.users\"]");
+        let tables = Selection::new(section.parsed_list("tables"));
+        if tables.is_empty() && (!section.has("tables") || tables.excluding().next().is_some()) {
+            section
+                .fault("tables", "missing: list the tables to publish, as in tables = [\"public.users\", \"shop.*\"]");
         }
         let slot = section.or("slot", ours.clone());
         if slot.is_empty() || slot.len() > 63 || !slot.bytes().all(|b| matches!(b, b'a'..=b'z' | b'0'..=b'9' | b'_')) {
@@ -183,6 +194,7 @@ impl Config {
             alarms: alarms(section.section("alarms")),
             start_timeout: Duration::from_secs(section.within("start_timeout_seconds", 30, 0..=86_400)),
             topics: Topics::read(section.section("topics")),
+            columns: columns::read(section),
             postgres,
             tables,
         }
@@ -217,6 +229,16 @@ fn alarms(mut section: Reader<'_>) -> Alarms {
 }
 
 impl Topics {
+    /// The topic of a table: one that it shares, if it is routed there, or its own.
+    pub fn topic_of(&self, prefix: &str, table: &TableName) -> String {
+        self.route_of(table).map_or_else(|| topic::of_table(prefix, table), |route| topic::of_route(prefix, route))
+    }
+
+    /// The name of the topic that the table shares, if it is routed to one.
+    pub fn route_of(&self, table: &TableName) -> Option<&str> {
+        self.routes.iter().find(|(_, selection)| selection.chooses(table)).map(|(name, _)| name.as_str())
+    }
+
     fn read(mut section: Reader<'_>) -> Topics {
         let topics = Topics {
             create: section.or("create", false),
@@ -225,6 +247,7 @@ impl Topics {
             min_insync_replicas: section.within("min_insync_replicas", 2, 1..=100),
             retention: Duration::from_secs(3600 * section.within("retention_hours", 168, 1..=876_000)),
             message_bytes_max: section.within("message_bytes_max", QUEUE_BYTES_MAX, MIB..=QUEUE_BYTES_MAX),
+            routes: section.optional_section("routes").map(routes).unwrap_or_default(),
         };
         if i64::from(topics.min_insync_replicas) > i64::from(topics.replication) {
             section.fault(
@@ -238,6 +261,22 @@ impl Topics {
         section.finish();
         topics
     }
+}
+
+/// Reads `[source.topics.routes]`.
+fn routes(mut section: Reader<'_>) -> Vec<(String, Selection)> {
+    let mut routes = Vec::new();
+    for name in section.names() {
+        let selection = Selection::new(section.parsed_list(&name));
+        if !topic::is_route(&name) {
+            section.fault(&name, "is no name for a topic that tables share: letters, digits, dots, hyphens and underscores, and neither \"state\" nor \"dlq\"");
+        } else if selection.is_empty() {
+            section.fault(&name, "list the tables that share this topic, as in orders = [\"shop.order_*\"]");
+        }
+        routes.push((name, selection));
+    }
+    section.finish();
+    routes
 }
 
 fn plain(prefix: &str) -> String {

@@ -2,26 +2,39 @@
 //!
 //! Pure. One line is one row; cells are parted by tabs; a backslash starts an escape, and `\N` alone is NULL.
 
+use crate::columns::Cut;
 use crate::window::Rows;
 
-/// Adds one line, without or with its newline, to `rows`. `None` if it has not exactly `columns` cells.
-pub fn add_line(line: &[u8], columns: usize, rows: &mut Rows, buffer: &mut Vec<u8>) -> Option<()> {
+/// Adds one line, without or with its newline, to `rows`. `None` if it has not exactly `columns` cells. What `cut` masks is
+/// masked here, before it is kept.
+pub fn add_line(line: &[u8], columns: usize, rows: &mut Rows, buffer: &mut Vec<u8>, cut: Option<&Cut>) -> Option<()> {
+    match cut {
+        None => add(line, columns, buffer, |_, cell| rows.push(cell)),
+        Some(cut) => add(line, columns, buffer, |column, cell| match cell.and_then(|cell| cut.mask(column, cell)) {
+            Some(masked) => rows.push(Some(masked.as_bytes())),
+            None => rows.push(cell),
+        }),
+    }
+}
+
+/// Takes a line apart, cell by cell.
+fn add(line: &[u8], columns: usize, buffer: &mut Vec<u8>, mut push: impl FnMut(usize, Option<&[u8]>)) -> Option<()> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut count = 0;
     for cell in line.split(|byte| *byte == b'\t') {
-        count += 1;
-        if count > columns {
+        if count == columns {
             return None;
         }
         if cell == b"\\N" {
-            rows.push(None);
+            push(count, None);
         } else if cell.contains(&b'\\') {
             buffer.clear();
             unescape(cell, buffer);
-            rows.push(Some(buffer));
+            push(count, Some(buffer));
         } else {
-            rows.push(Some(cell));
+            push(count, Some(cell));
         }
+        count += 1;
     }
     (count == columns).then_some(())
 }
@@ -49,10 +62,12 @@ mod tests {
     use schemas::write::Cell;
 
     use super::*;
+    use crate::columns::{self, Mask};
+    use crate::relation;
 
     fn rows(line: &[u8], columns: usize) -> Option<Rows> {
         let mut rows = Rows::new(columns);
-        add_line(line, columns, &mut rows, &mut Vec::new())?;
+        add_line(line, columns, &mut rows, &mut Vec::new(), None)?;
         Some(rows)
     }
 
@@ -67,6 +82,20 @@ mod tests {
     fn another_number_of_cells_is_refused() {
         assert!(rows(b"1\t2\n", 3).is_none());
         assert!(rows(b"1\t2\t3\n", 2).is_none());
+    }
+
+    #[test]
+    fn a_masked_cell_is_never_kept_as_it_came() {
+        let rule = columns::tests::without(&["name"], &[("bio", Mask::Fixed("***".into()))]);
+        let seen = ["id", "name", "bio"].map(str::to_owned).into();
+        let cut = rule.cut(&relation::tests::users('d'), &seen).expect("a rule that fits");
+        let mut rows = Rows::new(2);
+        for line in [b"1\tse\\tcret\n".as_slice(), b"2\t\\N\n"] {
+            add_line(line, 2, &mut rows, &mut Vec::new(), Some(&cut)).expect("two cells");
+        }
+        assert_eq!(rows.row(0), [Cell::Text(b"1"), Cell::Text(b"***")]);
+        assert_eq!(rows.row(1), [Cell::Text(b"2"), Cell::Null]);
+        assert!(!format!("{rows:?}").contains(&format!("{:?}", b'c')), "nothing of it is in the buffer");
     }
 
     proptest! {

@@ -3,7 +3,7 @@
 use schemas::{Lsn, Position, TableName};
 
 use crate::keeper::Lost;
-use crate::{history, pgoutput, relation, state};
+use crate::{columns, history, pgoutput, relation, state};
 
 /// A failure of the source. It never parks anything: what it cannot read stops it, with a remedy.
 #[derive(Debug, thiserror::Error)]
@@ -142,6 +142,15 @@ pub enum Error {
         #[source]
         cause: Box<kafka::Error>,
     },
+    /// A table's columns cannot be hidden as they are to be.
+    #[error("cannot publish {table}")]
+    Hidden {
+        /// The table.
+        table: TableName,
+        /// Why.
+        #[source]
+        cause: columns::Fault,
+    },
     /// The key's type changed so that rows would go to other partitions than before.
     #[error(
         "the key of {table} changed its type so that later changes of a row would stand in another partition than earlier ones: start under a new prefix"
@@ -252,6 +261,11 @@ pub enum Severity {
 }
 
 impl Error {
+    /// A relation that cannot be published by its rule.
+    pub(crate) fn hidden(described: &pgoutput::Relation, cause: columns::Fault) -> Error {
+        Error::Hidden { table: TableName::new(&described.schema, &described.table), cause }
+    }
+
     /// The only place in this crate that decides where a failure leads.
     pub fn severity(&self) -> Severity {
         match self {

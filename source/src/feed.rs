@@ -7,7 +7,7 @@
 //! Decides everything and waits for nothing but the catalog. The rim hands it frames, and commits what it put in the
 //! outbox together with [`Feed::take_records`], in one Kafka transaction.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use schemas::state::{Imprint, Sent};
@@ -15,12 +15,13 @@ use schemas::write::{self, Cell};
 use schemas::{Lsn, Position};
 
 use crate::Error;
+use crate::columns::{self, Cut, Ruled};
 use crate::config::OnRewrite;
 use crate::history;
 use crate::lists::ListId;
 use crate::pgoutput::{self, Message};
 use crate::recent::Recent;
-use crate::relation::{Details, Relation};
+use crate::relation::{self, Details, Relation};
 use crate::state::State;
 use crate::visibility::Snapshot;
 use crate::watch::Seen;
@@ -109,7 +110,7 @@ pub struct Reselect<'a> {
 }
 
 /// What the events of this source have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Label {
     /// `source.name`.
     pub name: String,
@@ -121,6 +122,10 @@ pub struct Label {
     pub tombstones: bool,
     /// What is done about rows that changed without being sent.
     pub on_rewrite: OnRewrite,
+    /// Topics that tables share. No tombstone goes there: its key alone does not tell which table's row is gone.
+    pub shared: Vec<String>,
+    /// What is published of the columns of some tables.
+    pub rules: columns::ByOid,
 }
 
 /// How soon the outbox should be committed.
@@ -159,11 +164,18 @@ struct Known {
     topic: usize,
     /// The value of the header `schema`.
     fingerprint: String,
+    /// What the rows of the stream are cut by, if the table has a rule.
+    cut: Option<Cut>,
 }
 
 impl Known {
-    fn new(relation: Relation, topic: usize) -> Arc<Known> {
-        Arc::new(Known { fingerprint: relation.fingerprint.to_string(), relation, topic })
+    fn new(relation: Relation, topic: usize, cut: Option<Cut>) -> Arc<Known> {
+        Arc::new(Known { fingerprint: relation.fingerprint.to_string(), relation, topic, cut })
+    }
+
+    /// How many cells a row of the stream has.
+    fn width(&self) -> usize {
+        self.cut.as_ref().map_or(self.relation.columns.len(), |cut| cut.width)
     }
 }
 
@@ -173,6 +185,8 @@ pub struct Feed {
     state: State,
     catalog: Box<dyn Catalog + Send>,
     relations: HashMap<u32, Arc<Known>>,
+    /// The columns that tables with a rule are known to have had.
+    seen: HashMap<u32, BTreeSet<String>>,
     recent: Recent,
     check: history::Check,
     windows: Windows,
@@ -235,6 +249,7 @@ impl Feed {
             state,
             catalog,
             relations: HashMap::new(),
+            seen: HashMap::new(),
             recent: Recent::default(),
             windows: Windows::new(touch_bytes_max),
             outcomes: Vec::new(),
@@ -393,11 +408,25 @@ impl Feed {
         self.windows.relation(described.oid);
         let Some(table) = self.state.table(described.oid) else { return Ok(()) };
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
+        let cut = self.cut(described)?;
+        let (left, fingerprint) = match &cut {
+            None => (described, relation::fingerprint(described)),
+            Some(cut) => (&cut.relation, cut.fingerprint),
+        };
         let now = self.look(described.oid)?;
-        let relation = self.describe(described, now.as_ref())?;
+        let relation = self.describe(left, fingerprint, now.as_ref())?;
         self.consider(described.oid, now);
-        self.relations.insert(described.oid, Known::new(relation, topic));
+        self.relations.insert(described.oid, Known::new(relation, topic, cut));
         Ok(())
+    }
+
+    /// What the table's rule leaves of a relation; `None` where it has no rule.
+    fn cut(&mut self, described: &pgoutput::Relation) -> Result<Option<Cut>, Error> {
+        let Some(Ruled { rule, columns }) = self.label.rules.get(described.oid) else { return Ok(None) };
+        let seen = self.seen.entry(described.oid).or_insert_with(|| columns.clone());
+        let cut = rule.cut(described, seen).map_err(|cause| Error::hidden(described, cause))?;
+        seen.extend(described.columns.iter().map(|column| column.name.clone()));
+        Ok(Some(cut))
     }
 
     /// The open transaction, which every change must have, after the history was asked whether it may act.

@@ -147,7 +147,7 @@ pub fn copy(bytes: &[u8]) {
     let columns = usize::from(*columns);
     let read = |line: &[u8]| {
         let mut rows = Rows::new(columns);
-        crate::copy::add_line(line, columns, &mut rows, &mut Vec::new()).map(|()| rows)
+        crate::copy::add_line(line, columns, &mut rows, &mut Vec::new(), None).map(|()| rows)
     };
     let Some(rows) = read(line) else { return };
     assert_eq!(rows.len(), usize::from(columns > 0), "one line is one row");

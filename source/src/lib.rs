@@ -4,12 +4,13 @@
 //!                              ▲  │                              │
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
-//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, lists, state, watch,
-//! feed. The rim: stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper (whose judge is pure),
-//! watch::look.
+//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, listing, columns,
+//! lists, state, watch, feed. The rim: stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper
+//! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
 mod catalog;
+mod columns;
 mod config;
 mod copy;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod feed;
 mod foreign;
 mod history;
 pub mod keeper;
+mod listing;
 mod lists;
 mod lockers;
 mod pgoutput;
@@ -124,6 +126,15 @@ impl Again {
         self.0.push_back(now);
         oldest.map_or(Duration::ZERO, |oldest| AGAIN_WITHIN.saturating_sub(now.duration_since(oldest)))
     }
+}
+
+/// The tables that `source.tables` comes to on this server, and what is wrong with it.
+pub async fn list(
+    client: &postgres::Client,
+    config: &Config,
+) -> Result<(Vec<schemas::TableName>, Vec<String>), postgres::Error> {
+    let (listed, faults) = listing::resolve(&config.tables, &catalog::candidates(client).await?);
+    Ok((listed.into_iter().map(|listed| listed.name).collect(), faults))
 }
 
 /// The state as it stands in Kafka; `None` where nothing was published yet.

@@ -83,11 +83,12 @@ pub async fn look(
         wanted: survey.tables.iter().map(|found| (found.oid, &found.relation.name)).collect(),
         on_recreate: config.on_recreate,
     };
-    let judged = lists::judge(&facts, |name| config.tables.contains(name));
+    let judged = lists::judge(&facts, |name| survey.listed.iter().any(|listed| listed.name == *name));
     let mut faults = survey.faults.clone();
     faults.extend(judged.faults.iter().cloned());
     let is_recorded = |name: &&TableName| !state.tables().any(|(_, table)| table.name == **name);
     faults.extend(survey.missing.iter().filter(is_recorded).map(setup::is_missing));
+    faults.extend(start::moved_routes(config, prefix, state, survey));
     faults.extend(lost(client, config, state, survey, &judged).await?);
     let next = next_list(config, prefix, state, survey, &judged).unwrap_or_else(|more| {
         faults.extend(more);
@@ -179,7 +180,7 @@ fn next_list(
     if judged.added.is_empty() {
         return Ok(next);
     }
-    let names = setup::topics_of(prefix, &survey.tables)?;
+    let names = setup::topics_of(prefix, &config.topics, &survey.tables)?;
     let mut faults = Vec::new();
     for found in survey.tables.iter().filter(|found| judged.added.contains(&found.oid)) {
         let (name, topic) = (&found.relation.name, &names[&found.oid]);

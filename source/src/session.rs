@@ -22,8 +22,9 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Blocking, Messages};
+use crate::columns::ByOid;
 use crate::config::Config;
-use crate::feed::{BEAT, Feed, NextList, Outcome};
+use crate::feed::{BEAT, Feed, Label, NextList, Outcome};
 use crate::keeper::{Seen, Unusable};
 use crate::lists::ListId;
 use crate::setup::{self, Survey};
@@ -166,7 +167,9 @@ pub async fn run(
         look = relist::look(&client, config, prefix, &state, &survey).await?;
     }
     start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
+    survey.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     look.tell();
+    let rules = start::rules(config, &survey, &state)?;
     let admin = Admin::connect(kafka)?;
     let limits = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
@@ -174,7 +177,7 @@ pub async fn run(
 
     let client = Arc::new(client);
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
-    let mut helpers = Helpers::start(config, &survey, &state, &inputs, &session).await?;
+    let mut helpers = Helpers::start(config, &survey, &state, &rules, &inputs, &session).await?;
     helpers.watch(config, &state, &leaving, &inputs, &session).await?;
     let look_at_topics = topics::watch(admin, topic::of_state(prefix), state.clone());
     helpers.add("the look at topics", look_at_topics, &inputs, &session);
@@ -184,7 +187,8 @@ pub async fn run(
     let runtime = tokio::runtime::Handle::current();
     let catalog = Blocking { runtime, client, stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
-    let mut feed = Feed::new(start::label(config), state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
+    let label = Label { rules, ..start::label(config, prefix) };
+    let mut feed = Feed::new(label, state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
     feed.lets_go(leaving);
     let settings = publisher::Settings {
         state_topic: topic::of_state(prefix),
@@ -244,6 +248,7 @@ impl Helpers {
         config: &Config,
         survey: &Survey,
         state: &State,
+        rules: &ByOid,
         inputs: &Sender<Input>,
         session: &CancellationToken,
     ) -> Result<Helpers, Error> {
@@ -263,6 +268,7 @@ impl Helpers {
                 chunk_bytes_max: config.chunk_bytes_max,
                 chunk_rows_max: config.chunk_rows_max,
                 database: config.postgres.database.clone(),
+                rules: rules.clone(),
             };
             let reader = postgres::connect(&config.postgres, "snapshot").await?;
             let reader = snapshot::Reader::new(reader, messages, inputs.clone(), settings);

@@ -6,12 +6,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use postgres::tokio_postgres::{Client, Row};
 use postgres::{Error, quote};
-use schemas::TableName;
+use schemas::{TableName, topic};
 
-use crate::config::Config;
+use crate::columns::{self, Cut, Ruled};
+use crate::config::{Config, Topics};
 use crate::keeper::{self, Unusable};
+use crate::listing::Listed;
 use crate::relation::{Details, NoKey, Relation};
-use crate::{catalog, pgoutput};
+use crate::{catalog, listing, pgoutput};
 
 /// A configured table as the server has it.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Found {
     pub relation: Relation,
     /// How many rows the server thinks it has.
     pub rows_estimated: u64,
+    /// Its rule in `source.columns`, if it has one.
+    pub ruled: Option<Ruled>,
 }
 
 /// What the server has of what is needed.
@@ -31,12 +35,16 @@ pub struct Survey {
     pub version: u32,
     /// Whether the server is in recovery: then nothing else of this counts.
     pub standby: bool,
-    /// The configured tables.
+    /// What `source.tables` comes to here: the names that are to be published, whether or not they can be.
+    pub listed: Vec<Listed>,
+    /// Those of them that can be.
     pub tables: Vec<Found>,
     /// Names that are configured and that no table has.
     pub missing: Vec<TableName>,
     /// What a person must mend, each with its remedy.
     pub faults: Vec<String>,
+    /// What a person should know of, and nothing has to wait for.
+    pub remarks: Vec<String>,
     /// What the publication lacks, and the statement that makes or completes it.
     pub publication: Option<Lacking>,
     /// Whether our slot is there.
@@ -89,8 +97,9 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
         return Ok(survey);
     }
     let publication = publication(client, config).await?;
-    for table in &config.tables {
-        look_at(client, config, table, publication.is_some(), &mut survey).await?;
+    list(client, config, &mut survey).await?;
+    for listed in survey.listed.clone() {
+        look_at(client, config, &listed, publication.is_some(), &mut survey).await?;
     }
     judge_publication(config, publication, &mut survey);
     survey.slot = slot(client, &config.slot).await?;
@@ -153,13 +162,30 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
     Ok(())
 }
 
+/// Holds `source.tables` against the catalog.
+async fn list(client: &Client, config: &Config, survey: &mut Survey) -> Result<(), Error> {
+    let candidates = catalog::candidates(client).await?;
+    let (listed, faults) = listing::resolve(&config.tables, &candidates);
+    for idle in config.tables.excluding() {
+        if !candidates.iter().any(|candidate| idle.matches(&candidate.name)) {
+            survey.remarks.push(format!(
+                "\"{idle}\" in source.tables excludes nothing that is there: is it spelt as it was meant?"
+            ));
+        }
+    }
+    survey.listed = listed;
+    survey.faults.extend(faults);
+    Ok(())
+}
+
 async fn look_at(
     client: &Client,
     config: &Config,
-    table: &TableName,
+    listed: &Listed,
     published: bool,
     survey: &mut Survey,
 ) -> Result<(), Error> {
+    let table = &listed.name;
     let query = "SELECT c.oid, c.relkind::text, c.relpersistence::text, greatest(c.reltuples, 0)::int8, has_table_privilege(c.oid, 'SELECT')
                  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
     let asked = |cause| Error::statement(format!("look at the table {table}"), cause);
@@ -170,9 +196,7 @@ async fn look_at(
     let (oid, kind, persistence): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
     if !matches!(kind.as_str(), "r" | "p") || persistence != "p" {
         let what = if persistence == "p" { "not a table" } else { "unlogged or temporary" };
-        survey
-            .faults
-            .push(format!("{table} is {what}: logical replication cannot carry it, take it out of source.tables"));
+        survey.faults.push(format!("{table} is {what}: logical replication cannot carry it, {}", listed.way_out()));
         return Ok(());
     }
     // Without a copy too: what the stream leaves out of a moved row is read from the table.
@@ -186,16 +210,40 @@ async fn look_at(
     let (described, details) = published_form(client, config, survey.version, oid, published).await?;
     let hidden = details.primary_key.iter().find(|key| !described.columns.iter().any(|column| column.name == **key));
     if let Some(hidden) = hidden {
-        survey.faults.push(format!("cannot publish {table}: {}", NoKey::Unpublished(hidden.clone())));
+        let no_key = NoKey::Unpublished(hidden.clone());
+        survey.faults.push(format!("cannot publish {table}: {no_key}, or {}", listed.way_out()));
         return Ok(());
     }
-    match Relation::new(&described, &details, &config.name, &config.postgres.database) {
-        Ok(relation) => {
-            survey.tables.push(Found { oid, relation, rows_estimated: row.get::<_, i64>(3).unsigned_abs() });
+    let (ruled, cut) = match by_rule(client, config, table, &described, &details).await? {
+        Ok(ruled) => ruled.unzip(),
+        Err(fault) => {
+            survey.faults.push(format!("cannot publish {table}: {fault}"));
+            return Ok(());
         }
-        Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}")),
+    };
+    let left = cut.as_ref().map_or(&described, |cut| &cut.relation);
+    match Relation::new(left, &details, &config.name, &config.postgres.database) {
+        Ok(relation) => {
+            let rows_estimated = row.get::<_, i64>(3).unsigned_abs();
+            survey.tables.push(Found { oid, relation, rows_estimated, ruled });
+        }
+        Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}, or {}", listed.way_out())),
     }
     Ok(())
+}
+
+/// The table's rule and what it leaves, if it has one; or why it does not fit.
+async fn by_rule(
+    client: &Client,
+    config: &Config,
+    table: &TableName,
+    described: &pgoutput::Relation,
+    details: &Details,
+) -> Result<Result<Option<(Ruled, Cut)>, columns::Fault>, Error> {
+    let Some(rule) = config.columns.get(table) else { return Ok(Ok(None)) };
+    let columns = catalog::columns(client, described.oid).await?;
+    let cut = rule.check(&columns, &details.primary_key).and_then(|()| rule.cut(described, &columns));
+    Ok(cut.map(|cut| Some((Ruled { rule: rule.clone(), columns }, cut))))
 }
 
 /// The table as it is published; where it is not yet, as it will be once it is added.
@@ -242,11 +290,11 @@ fn judge_publication(config: &Config, publication: Option<(Row, Vec<TableName>)>
         }
     };
     let lacks = |table: &&TableName| !published.contains(table) && !survey.missing.contains(table);
-    let tables: Vec<TableName> = config.tables.iter().filter(lacks).cloned().collect();
-    if tables.is_empty() && is_there {
+    let tables: Vec<TableName> = survey.listed.iter().map(|listed| &listed.name).filter(lacks).cloned().collect();
+    if tables.is_empty() && (is_there || survey.listed.is_empty()) {
         return;
     }
-    let list = tables.iter().map(quote::table).collect::<Vec<_>>().join(", ");
+    let list = members(survey, &tables);
     let statement = if is_there {
         format!("ALTER PUBLICATION {name} ADD TABLE {list}")
     } else {
@@ -262,26 +310,74 @@ pub async fn complete(client: &Client, publication: &str, lacking: &Lacking) -> 
     made.map_err(|cause| Error::statement("make the publication", cause))
 }
 
+/// Tables as a publication of ours lists them.
+fn members(survey: &Survey, tables: &[TableName]) -> String {
+    let member = |table: &TableName| format!("{}{}", quote::table(table), column_list(survey, table));
+    tables.iter().map(member).collect::<Vec<_>>().join(", ")
+}
+
+/// The columns of a table as a publication of ours lists them: where a rule says which are to be published, others need not
+/// even leave the server. Not under identity FULL, which wants all columns. A rule that says which are *not* gets no list:
+/// a column that comes later would be missing in it.
+fn column_list(survey: &Survey, table: &TableName) -> String {
+    let found = survey.tables.iter().find(|found| found.relation.name == *table);
+    let included = found.filter(|found| found.ruled.as_ref().is_some_and(|ruled| ruled.rule.includes()));
+    match included.filter(|found| survey.version >= 150_000 && found.relation.identity != 'f') {
+        Some(found) => {
+            let names = found.relation.columns.iter().map(|column| quote::identifier(&column.name));
+            format!(" ({})", names.collect::<Vec<_>>().join(", "))
+        }
+        None => String::new(),
+    }
+}
+
 /// The topic of each table. Kafka takes no two names that differ only in dots and underscores.
-pub fn topics_of(prefix: &str, tables: &[Found]) -> Result<BTreeMap<u32, String>, Vec<String>> {
-    let mut topics = BTreeMap::new();
+pub fn topics_of(prefix: &str, topics: &Topics, tables: &[Found]) -> Result<BTreeMap<u32, String>, Vec<String>> {
+    let mut found = BTreeMap::new();
     let mut faults = Vec::new();
-    let mut alike: HashMap<String, &TableName> = HashMap::new();
-    for found in tables {
-        let name = &found.relation.name;
-        let topic = schemas::topic::of_table(prefix, name);
-        if !schemas::topic::is_valid(&topic) {
+    let mut alike: HashMap<String, (String, &TableName)> = HashMap::new();
+    let is_routed = |table: &TableName| topics.route_of(table).is_some();
+    for table in tables {
+        let name = &table.relation.name;
+        let topic = topics.topic_of(prefix, name);
+        if !topic::is_valid(&topic) {
             faults.push(format!(
                 "the topic of {name} would be called {topic}, which Kafka does not take: at most 249 characters"
             ));
         }
-        if name.schema == "dlq" {
-            faults.push(format!("the topic of {name} would be called {topic}, which is kept for parked events: move the table to another schema"));
+        if name.schema == "dlq" && !is_routed(name) {
+            faults.push(format!("the topic of {name} would be called {topic}, which is kept for parked events: move the table to another schema, or route it to another topic"));
         }
-        if let Some(other) = alike.insert(topic.replace('.', "_"), name) {
-            faults.push(format!("the topics of {name} and {other} would differ in dots and underscores alone, which Kafka does not take: publish one of them under another prefix"));
+        match alike.insert(topic.replace('.', "_"), (topic.clone(), name)) {
+            Some((other, shared)) if other == topic && is_routed(name) && is_routed(shared) => {}
+            Some((_, other)) => faults.push(format!("the topics of {name} and {other} would be called alike, or differ in dots and underscores alone, which Kafka does not take: route one of them to another topic")),
+            None => {}
         }
-        topics.insert(found.oid, topic);
+        found.insert(table.oid, topic);
     }
-    if faults.is_empty() { Ok(topics) } else { Err(faults) }
+    faults.extend(route_faults(topics, tables));
+    if faults.is_empty() { Ok(found) } else { Err(faults) }
+}
+
+/// A table goes to one topic, and a route that nothing takes is a mistake.
+fn route_faults(topics: &Topics, tables: &[Found]) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (name, selection) in &topics.routes {
+        let idle = selection.taking().filter(|item| !tables.iter().any(|found| item.matches(&found.relation.name)));
+        faults.extend(idle.map(|item| {
+            format!("\"{item}\" in source.topics.routes.{name} matches no table that is published: correct it, or take it out")
+        }));
+    }
+    for found in tables {
+        let table = &found.relation.name;
+        let taken = topics.routes.iter().filter(|(_, selection)| selection.chooses(table));
+        let names: Vec<&str> = taken.map(|(name, _)| name.as_str()).collect();
+        if names.len() > 1 {
+            faults.push(format!(
+                "{table} is routed to {}: let one of them exclude it by \"!{table}\"",
+                names.join(" and to ")
+            ));
+        }
+    }
+    faults
 }

@@ -20,8 +20,9 @@ use service::failpoint;
 use tokio::sync::oneshot;
 
 use crate::catalog::{self, Messages};
+use crate::columns::{ByOid, Ruled};
 use crate::feed::{Outcome, marker};
-use crate::relation::{Details, Relation};
+use crate::relation::{Details, Relation, fingerprint};
 use crate::session::Input;
 use crate::window::{Chunk, ChunkId, Part, Rows};
 use crate::{Error, copy, lockers, range};
@@ -78,6 +79,8 @@ pub struct Settings {
     pub chunk_rows_max: usize,
     /// For the events' label, which keys do not depend on.
     pub database: String,
+    /// What is read of the columns of some tables.
+    pub rules: ByOid,
 }
 
 /// Reads tables one after the other.
@@ -236,6 +239,16 @@ async fn read_locked(
         return Ok(None);
     }
     let relation = catalog::describe(transaction, settings.version, task.oid, &settings.publication).await?;
+    let cut = match settings.rules.get(task.oid) {
+        None => None,
+        Some(Ruled { rule, columns }) => {
+            Some(rule.cut(&relation, columns).map_err(|cause| Error::hidden(&relation, cause))?)
+        }
+    };
+    let (relation, fingerprint) = match &cut {
+        None => (relation.clone(), fingerprint(&relation)),
+        Some(cut) => (cut.relation.clone(), cut.fingerprint),
+    };
     let name = TableName::new(&relation.schema, &relation.table);
     let details = catalog::details(transaction, &relation).await?;
     let filter = catalog::row_filter(transaction, settings.version, &settings.publication, &name).await?;
@@ -257,7 +270,8 @@ async fn read_locked(
         // What is over budget is read and forgotten: the next chunk begins with it.
         full = full || (rows.bytes() >= settings.chunk_bytes_max && matches!(part, Part::Range(_)));
         if !full {
-            copy::add_line(&line, columns, &mut rows, &mut buffer).ok_or_else(|| Error::Copy(name.clone()))?;
+            copy::add_line(&line, columns, &mut rows, &mut buffer, cut.as_ref())
+                .ok_or_else(|| Error::Copy(name.clone()))?;
         }
     }
     let part = match part {
@@ -268,7 +282,7 @@ async fn read_locked(
         }
         Part::Keys(_) => part.clone(),
     };
-    Ok(Some(Chunk { snapshot, relation, rows, part }))
+    Ok(Some(Chunk { snapshot, relation, fingerprint, rows, part }))
 }
 
 /// The rows with these record keys. Literals take the type of the column that they are compared with.

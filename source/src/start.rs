@@ -4,7 +4,7 @@
 //!     always    0 read the state, is it this server's?   1 take the slot   2 fence   3 read the state again
 //!               4 check slot, WAL, topics                5 (in the stream) what is sent again is what was sent
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use kafka::topic::{Isolation, read_all};
 use postgres::replication::{Lifetime, Switch, System};
 use postgres::{Replication, quote};
 use schemas::state::{Stream, Table};
-use schemas::{CONTRACT, Lsn, Position, topic};
+use schemas::{CONTRACT, Lsn, Position, TableName, topic};
 use service::failpoint;
 use tokio_util::sync::CancellationToken;
 
+use crate::columns::{ByOid, Ruled};
 use crate::config::{Config, Snapshot};
 use crate::feed::{Feed, Label};
 use crate::keeper::Unusable;
@@ -37,13 +38,15 @@ pub fn message_prefix(slot: &str) -> String {
 }
 
 /// What all events of this source have in common.
-pub fn label(config: &Config) -> Label {
+pub fn label(config: &Config, prefix: &str) -> Label {
     Label {
         name: config.name.clone(),
         db: config.postgres.database.clone(),
         messages: message_prefix(&config.slot),
         tombstones: config.tombstones,
         on_rewrite: config.on_rewrite,
+        shared: config.topics.routes.iter().map(|(route, _)| topic::of_route(prefix, route)).collect(),
+        rules: ByOid::default(),
     }
 }
 
@@ -95,7 +98,7 @@ pub async fn first(
     let admin = Admin::connect(kafka)?;
     topics::create(&admin, &config.topics, &state_topic, &plan.missing).await?;
     failpoint::reach_in_task("first-topics").await?;
-    let data: Vec<String> = plan.names.values().cloned().collect();
+    let data = distinct(&plan.names);
     let found = topics::found(&admin, &data).await?;
     let names = plan.names;
 
@@ -129,6 +132,7 @@ pub fn record_of(found: &Found, topic: String) -> Table {
         columns: Vec::new(),
         fingerprint: Default::default(),
         single_partition: found.relation.single_partition,
+        rules: None,
         routing: Vec::new(),
         imprint: None,
     }
@@ -138,6 +142,11 @@ pub fn record_of(found: &Found, topic: String) -> Table {
 struct Planned {
     names: BTreeMap<u32, String>,
     missing: Vec<String>,
+}
+
+/// Topics, each once: several tables can share one.
+fn distinct(names: &BTreeMap<u32, String>) -> Vec<String> {
+    names.values().cloned().collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// Everything that stands in the way of a first start, at once, before anything is touched.
@@ -162,12 +171,13 @@ async fn plan(
             config.slot
         ));
     }
-    let names = setup::topics_of(prefix, &survey.tables).unwrap_or_else(|more| {
+    faults.extend(unused_rules(config, survey, |_| false));
+    let names = setup::topics_of(prefix, &config.topics, &survey.tables).unwrap_or_else(|more| {
         faults.extend(more);
         BTreeMap::new()
     });
-    let state_topic = topic::of_state(prefix);
-    let wanted: Vec<&str> = names.values().map(String::as_str).chain([state_topic.as_str()]).collect();
+    let (state_topic, data) = (topic::of_state(prefix), distinct(&names));
+    let wanted: Vec<&str> = data.iter().map(String::as_str).chain([state_topic.as_str()]).collect();
     let admin = Admin::connect(kafka)?;
     let plan = topics::plan(&admin, kafka, &config.topics, &state_topic, &wanted, stop).await?;
     faults.extend(plan.faults);
@@ -237,7 +247,7 @@ async fn commit_first(
     let runtime = tokio::runtime::Handle::current();
     let catalog = catalog::Blocking { runtime, client: Arc::new(client), stop: stop.clone() };
     let confirmed = state.stream.flushed;
-    let mut feed = Feed::new(label(config), state, confirmed, config.touch_bytes_max, Box::new(catalog));
+    let mut feed = Feed::new(label(config, prefix), state, confirmed, config.touch_bytes_max, Box::new(catalog));
     let token = stop.clone();
     let (snapshot, loads, prefix) = (config.snapshot, loads.to_vec(), prefix.to_owned());
     let commit = move || {
@@ -304,6 +314,56 @@ pub fn check_server(
         return Err(Error::Behind { end, published: stream.position });
     }
     Ok(())
+}
+
+/// A table stays in its topic: readers have their progress there, and what a row became must stand behind what it was. A
+/// topic of its own may have another name than the table has by now, so only shared ones are compared.
+pub fn moved_routes(config: &Config, prefix: &str, state: &State, survey: &Survey) -> Vec<String> {
+    let shares = |topic: &str| state.tables().filter(|(_, table)| table.topic == topic).count() > 1;
+    let stays = |(oid, _): &(u32, &Table)| survey.tables.iter().any(|found| found.oid == *oid);
+    let moved = state.tables().filter(stays).filter_map(|(_, table)| {
+        let (name, topic) = (&table.name, &table.topic);
+        let configured = config.topics.topic_of(prefix, name);
+        let is_moved = configured != *topic && (config.topics.route_of(name).is_some() || shares(topic));
+        is_moved.then(|| {
+            format!(
+                "{name} is published to {topic}, and source.topics.routes sends it to {configured} now: a table does not change its topic; route it as before, or start under a new prefix"
+            )
+        })
+    });
+    moved.collect()
+}
+
+/// The rules of columns by the tables' OIDs: of those that are to be published, and of those that still are.
+pub fn rules(config: &Config, survey: &Survey, state: &State) -> Result<ByOid, Error> {
+    let mut faults = unused_rules(config, survey, |table| state.tables().any(|(_, known)| known.name == *table));
+    let mut rules: BTreeMap<u32, Ruled> = BTreeMap::new();
+    for (oid, table) in state.tables().filter(|(oid, _)| survey.tables.iter().all(|found| found.oid != *oid)) {
+        let name = &table.name;
+        match config.columns.get(name) {
+            Some(rule) => {
+                let columns = table.columns.iter().map(|column| column.name.clone()).collect();
+                rules.insert(oid, Ruled { rule: rule.clone(), columns });
+            }
+            // Its last changes may still come, and what the rule hid would be in them.
+            None if table.rules.is_some() => faults.push(format!(
+                "{name} was published by a rule in source.columns until now: leave the rule there for this start, and take it out with the next"
+            )),
+            None => {}
+        }
+    }
+    let found = survey.tables.iter().filter_map(|found| Some((found.oid, found.ruled.clone()?)));
+    rules.extend(found);
+    if faults.is_empty() { Ok(rules.into_iter().collect()) } else { Err(Error::Unready(faults)) }
+}
+
+/// A rule for a table that nobody publishes hides nothing, and is thought to.
+fn unused_rules(config: &Config, survey: &Survey, is_published: impl Fn(&TableName) -> bool) -> Vec<String> {
+    let is_listed = |table: &TableName| survey.listed.iter().any(|listed| listed.name == *table);
+    let unused = config.columns.keys().filter(|table| !is_listed(table) && !is_published(table));
+    unused
+        .map(|table| format!("source.columns.\"{table}\" is about a table that source.tables does not publish: correct the name, or take the rule out"))
+        .collect()
 }
 
 /// Milliseconds since 1970.

@@ -331,6 +331,7 @@ pub(crate) mod tests {
             single_partition: false,
             routing: vec![],
             imprint: None,
+            rules: None,
         };
         let topic = Topic { id: "t".into(), partitions: 2, seq: vec![Seq(0); 2], former: vec![] };
         State::first(stream, [(7, table)].into(), vec![("shop.public.users".into(), topic)])

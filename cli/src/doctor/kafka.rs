@@ -1,10 +1,11 @@
 //! The Kafka cluster: whether it answers, its release, what transactions need, and the topics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kafka::Error;
 use kafka::admin::{Admin, Cluster, Topic};
 use kafka::producer::TRANSACTION_TIMEOUT;
+use schemas::TableName;
 use schemas::topic::{of_dead_letters, of_state, of_table};
 
 use super::{Check, Checks};
@@ -15,14 +16,18 @@ use crate::output::bytes;
 const TRANSACTION_TOPIC: &str = "__transaction_state";
 
 /// Looks at the cluster.
-pub(super) async fn check(configuration: &Configuration, state: Option<&source::State>) -> Vec<Check> {
+pub(super) async fn check(
+    configuration: &Configuration,
+    tables: Option<&[TableName]>,
+    state: Option<&source::State>,
+) -> Vec<Check> {
     let mut checks = Checks::of("kafka");
     let looked = async {
         let admin = Admin::connect(&configuration.kafka)?;
         let cluster = admin.cluster().await?;
         checks.good("connection", format!("{} brokers: {}", cluster.brokers.len(), addresses(&cluster)));
         brokers(&mut checks, &admin, &cluster, configuration.kafka.batch_bytes_max()).await?;
-        topics(&mut checks, &admin, configuration, state).await
+        topics(&mut checks, &admin, configuration, tables.unwrap_or_default(), state).await
     };
     let looked: Result<(), Error> = looked.await;
     if let Err(error) = looked {
@@ -101,10 +106,15 @@ async fn topics(
     checks: &mut Checks,
     admin: &Admin,
     configuration: &Configuration,
+    tables: &[TableName],
     known: Option<&source::State>,
 ) -> Result<(), Error> {
     let prefix = &configuration.prefix;
-    let tables: Vec<String> = configuration.tables().iter().map(|table| of_table(prefix, table)).collect();
+    let routed = |table: &TableName| match &configuration.source {
+        Some(source) => source.topics.topic_of(prefix, table),
+        None => of_table(prefix, table),
+    };
+    let tables: BTreeSet<String> = tables.iter().map(routed).collect();
     let state = of_state(prefix);
     let dead: Vec<String> =
         configuration.sink.groups.iter().map(|group| of_dead_letters(prefix, &group.name)).collect();

@@ -30,8 +30,12 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
         clock::check(&mut checks, &client).await?;
         role(&mut checks, &client, config).await?;
         slot::check(&mut checks, config, state).await?;
-        let tables = catalog::read(&client, &config.tables).await?;
-        for name in &config.tables {
+        let (names, faults) = source::list(&client, config).await?;
+        for fault in faults {
+            checks.fault("source.tables", fault, "correct source.tables");
+        }
+        let tables = catalog::read(&client, &names).await?;
+        for name in &names {
             table(&mut checks, config, name, tables.get(name));
         }
         publication(&mut checks, &client, config, &tables).await?;
@@ -250,7 +254,7 @@ async fn missing_publication(
     what: String,
 ) -> Result<(), Error> {
     if !config.create {
-        let list = config.tables.iter().map(quote::table).collect::<Vec<_>>().join(", ");
+        let list = tables.keys().map(quote::table).collect::<Vec<_>>().join(", ");
         let sql = format!(
             "CREATE PUBLICATION {} FOR TABLE {list} WITH (publish_via_partition_root = true), or set source.create = true",
             quote::identifier(&config.publication)

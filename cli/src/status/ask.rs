@@ -1,10 +1,11 @@
 //! Asks the source database, the state topic, the target and Kafka.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
 
 use kafka::admin::{Admin, Offsets};
 use postgres::replication::unix_us;
+use schemas::Selection;
 use schemas::topic::{group_id, of_table};
 use sink::config::To;
 use sink::read::{self, Standing};
@@ -20,10 +21,10 @@ type Standings = BTreeMap<(String, String, i32), Standing>;
 /// Asks everybody at the same time.
 pub(super) async fn all(configuration: &Configuration) -> Report {
     let mut unknown = Vec::new();
-    let (slot, state, target, topics) =
-        tokio::join!(slot(configuration), state::read(configuration), standings(configuration), topics(configuration));
+    let (slot, state, target) = tokio::join!(slot(configuration), state::read(configuration), standings(configuration));
     let asked = told(&mut unknown, "the slot", slot).flatten();
     let state = told(&mut unknown, "the state topic", state).flatten();
+    let topics = topics(configuration, state.as_ref()).await;
     let alarms = configuration.source.as_ref().map(|source| &source.alarms);
     let slot = asked.as_ref().zip(alarms).and_then(|(asked, alarms)| asked.slot(state.as_ref(), alarms));
     let missing = asked.as_ref().zip(alarms).map(|(asked, alarms)| asked.missing(state.as_ref(), alarms));
@@ -39,7 +40,7 @@ pub(super) async fn all(configuration: &Configuration) -> Report {
     };
     match topics {
         Ok(topics) => {
-            let announced = announced(configuration, &topics).await;
+            let announced = announced(configuration, state.as_ref(), &topics).await;
             standings.extend(told(&mut unknown, "Redis", announced).unwrap_or_default());
             let groups = groups(configuration, &topics, state.as_ref(), &standings).await;
             report.groups = told(&mut unknown, "the groups", groups).unwrap_or_default();
@@ -96,11 +97,15 @@ async fn standings(configuration: &Configuration) -> Result<Standings, sink::Err
 }
 
 /// What the groups that feed Redis have done.
-async fn announced(configuration: &Configuration, topics: &Topics) -> Result<Standings, sink::Error> {
+async fn announced(
+    configuration: &Configuration,
+    state: Option<&source::State>,
+    topics: &Topics,
+) -> Result<Standings, sink::Error> {
     let mut standings = Standings::new();
     let Some(redis) = &configuration.sink.redis else { return Ok(standings) };
     for group in configuration.sink.groups.iter().filter(|group| matches!(group.to, To::Redis(_))) {
-        let taken = taken(configuration, group, topics);
+        let taken = taken(configuration, group, state, topics);
         let taken: Vec<(&str, i32)> = taken.iter().map(|(name, count)| (name.as_str(), *count)).collect();
         standings.extend(by_place(read::announced(redis, &configuration.prefix, &group.name, &taken).await?));
     }
@@ -115,10 +120,10 @@ fn by_place(standings: Vec<Standing>) -> Standings {
 /// What each partition of each topic holds.
 type Topics = BTreeMap<String, Vec<Offsets>>;
 
-async fn topics(configuration: &Configuration) -> Result<Topics, kafka::Error> {
+async fn topics(configuration: &Configuration, state: Option<&source::State>) -> Result<Topics, kafka::Error> {
     let admin = Admin::connect(&configuration.kafka)?;
-    let names: Vec<String> =
-        configuration.tables().iter().map(|table| of_table(&configuration.prefix, table)).collect();
+    let selections = configuration.selections();
+    let names: BTreeSet<String> = selections.flat_map(|selection| names(configuration, selection, state)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let mut topics = Topics::new();
     for (name, topic) in admin.topics(&names).await? {
@@ -128,14 +133,28 @@ async fn topics(configuration: &Configuration) -> Result<Topics, kafka::Error> {
     Ok(topics)
 }
 
+/// The topics of the tables that are chosen: as the state has them, or as they are called where it does not know the table.
+fn names(configuration: &Configuration, selection: &Selection, state: Option<&source::State>) -> BTreeSet<String> {
+    let recorded = || state.into_iter().flat_map(source::State::tables).map(|(_, table)| table);
+    let chosen = recorded().filter(|table| selection.chooses(&table.name)).map(|table| table.topic.clone());
+    let named = selection.taking().filter_map(|item| item.table());
+    let unknown = named.filter(|name| !selection.excludes(name) && recorded().all(|table| table.name != *name));
+    chosen.chain(unknown.map(|name| of_table(&configuration.prefix, &name))).collect()
+}
+
 /// The topics of a group that exist, with their numbers of partitions.
-fn taken(configuration: &Configuration, group: &sink::config::Group, topics: &Topics) -> Vec<(String, i32)> {
-    let names = group.tables.iter().map(|table| of_table(&configuration.prefix, table));
-    names
-        .filter_map(|name| {
-            topics.get(&name).map(|offsets| (name.clone(), i32::try_from(offsets.len()).unwrap_or(i32::MAX)))
-        })
-        .collect()
+fn taken(
+    configuration: &Configuration,
+    group: &sink::config::Group,
+    state: Option<&source::State>,
+    topics: &Topics,
+) -> Vec<(String, i32)> {
+    let names = names(configuration, &group.tables, state);
+    let there = |name: String| {
+        let offsets = topics.get(&name)?;
+        Some((name, i32::try_from(offsets.len()).unwrap_or(i32::MAX)))
+    };
+    names.into_iter().filter_map(there).collect()
 }
 
 async fn groups(
@@ -148,7 +167,7 @@ async fn groups(
     let mut groups = Vec::new();
     for group in &configuration.sink.groups {
         let owned = owned(&admin, &group_id(&configuration.prefix, &group.name)).await?;
-        let taken = taken(configuration, group, topics);
+        let taken = taken(configuration, group, state, topics);
         let places = taken.iter().flat_map(|(topic, count)| (0..*count).map(move |partition| (topic, partition)));
         let partitions = places.map(|(topic, number)| {
             let standing = standings.get(&(group.name.clone(), topic.clone(), number));

@@ -61,6 +61,11 @@ pub fn examples() -> Vec<Example> {
             [record(Key::Table(users.oid), Some(&watched(&users)))],
         ),
         Example::of_records(
+            "state_rules",
+            "a relation whose columns are published by a rule, of which this number is known and nothing else",
+            [record(Key::Table(users.oid), Some(&Relation { rules: Some(Fingerprint(0x5eed)), ..relation(&users) }))],
+        ),
+        Example::of_records(
             "state_list",
             "a table was taken off the list, and another publication is streamed",
             [
@@ -125,6 +130,7 @@ fn relation(table: &Table) -> Relation {
         single_partition: false,
         routing: Vec::new(),
         imprint: None,
+        rules: None,
     }
 }
 

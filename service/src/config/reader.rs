@@ -55,6 +55,11 @@ impl<'d> Reader<'d> {
         names.into_iter().filter_map(|name| outer.optional_section(&name).map(|inner| (name, inner))).collect()
     }
 
+    /// The keys of this section, where they are the user's own names.
+    pub fn names(&self) -> Vec<String> {
+        self.table.map(|table| table.entries.keys().cloned().collect()).unwrap_or_default()
+    }
+
     /// Whether `key` is given here.
     pub fn has(&mut self, key: &str) -> bool {
         self.entry(key).is_some()

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use schemas::event::Control;
 use schemas::notice::Notice;
-use schemas::{ChangeEvent, Operation, TableName};
+use schemas::{ChangeEvent, Operation, Selection, TableName};
 use serde_json::value::RawValue;
 
 use crate::batch::{Batch, Progress};
@@ -26,6 +26,7 @@ pub(crate) struct Notices {
 /// Writes notices for one partition.
 pub(super) struct Writer<'a> {
     pub(super) config: &'a Announce,
+    pub(super) tables: &'a Selection,
     pub(super) prefix: &'a str,
     pub(super) partition: &'a Partition,
 }
@@ -39,7 +40,7 @@ struct Names {
 impl Writer<'_> {
     pub(super) fn notices(&self, batch: &Batch) -> Result<Notices, Error> {
         let mut notices = Notices::default();
-        let mut names: HashMap<TableName, Names> = HashMap::new();
+        let mut names: HashMap<TableName, Option<Names>> = HashMap::new();
         for record in batch.records() {
             let commands = match record.kind {
                 Kind::Tombstone => Vec::new(),
@@ -59,7 +60,11 @@ impl Writer<'_> {
         Ok(notices)
     }
 
-    fn of_row(&self, record: Record<'_>, names: &mut HashMap<TableName, Names>) -> Result<Vec<Vec<Vec<u8>>>, Error> {
+    fn of_row(
+        &self,
+        record: Record<'_>,
+        names: &mut HashMap<TableName, Option<Names>>,
+    ) -> Result<Vec<Vec<Vec<u8>>>, Error> {
         let event = ChangeEvent::decode(record.value.unwrap_or_default());
         let event = event.map_err(|cause| decode(self.partition, record, cause))?;
         if event.operation == Operation::Read && !self.config.snapshot {
@@ -68,7 +73,10 @@ impl Writer<'_> {
         let key: &RawValue = serde_json::from_slice(record.key.unwrap_or(b"null"))
             .map_err(|cause| decode(self.partition, record, cause))?;
         let table = TableName::new(event.source.schema.as_ref(), event.source.table.as_ref());
-        let names = names.entry(table.clone()).or_insert_with(|| self.names(&table));
+        // A topic may hold tables that this group does not take.
+        let names =
+            names.entry(table.clone()).or_insert_with(|| self.tables.chooses(&table).then(|| self.names(&table)));
+        let Some(names) = names else { return Ok(Vec::new()) };
         Ok(self.commands(record, event.operation, &table, key, event.source.ts_ms, names))
     }
 
@@ -78,6 +86,9 @@ impl Writer<'_> {
         let mut commands = Vec::new();
         for table in tables.iter().filter(|table| *table.topic == *self.partition.topic && self.partition.number == 0) {
             let table = TableName::new(&table.schema, &table.table);
+            if !self.tables.chooses(&table) {
+                continue;
+            }
             commands.extend(self.commands(record, Operation::Truncate, &table, RawValue::NULL, 0, &self.names(&table)));
         }
         Ok(commands)
@@ -176,8 +187,9 @@ mod tests {
             snapshot,
         };
         let partition = Partition { topic: "p.shop.t".into(), number: 0 };
-        let notices =
-            Writer { config: &config, prefix: "p", partition: &partition }.notices(&batch).expect("valid events");
+        let tables = Selection::of_tables(&[TableName::new("shop", "t")]);
+        let writer = Writer { config: &config, tables: &tables, prefix: "p", partition: &partition };
+        let notices = writer.notices(&batch).expect("valid events");
         notices.words.iter().map(|word| String::from_utf8_lossy(word)).collect::<Vec<_>>().join(" ")
     }
 

@@ -162,6 +162,9 @@ impl Stretch<'_> {
         }
         let (partition, relational) = (&self.claim.partition, self.relational);
         let change = Change::of(partition, record)?;
+        if !relational.catalog.takes(&change.table()) {
+            return Ok(Single::Skipped);
+        }
         let mut fold = change.fold(partition, record, &relational.catalog)?;
         let table = fold.shape.table.clone();
         let key = plan::add(partition, record, &mut fold, change)?;

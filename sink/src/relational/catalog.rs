@@ -1,10 +1,10 @@
 //! The target's catalog, read: columns, types, keys, and what would interfere.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use schemas::key::Canonical;
-use schemas::{Columns, TableName};
+use schemas::{Columns, Selection, TableName};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{Executor, Row};
 
@@ -67,30 +67,58 @@ FROM pg_catalog.pg_trigger g
 WHERE NOT g.tgisinternal AND g.tgenabled IN ('O', 'A') AND g.tgrelid = ANY($1::text[]::regclass[])";
 
 /// The tables of one group as the target has them, and the shapes that events gave them.
-#[derive(Debug, Default)]
-pub(crate) struct Catalog(RwLock<Known>);
+#[derive(Debug)]
+pub(crate) struct Catalog {
+    /// Which tables the group takes: a topic may hold others beside them.
+    selection: Selection,
+    known: RwLock<Known>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
+    /// What is looked for.
+    names: BTreeSet<TableName>,
     tables: HashMap<TableName, Table>,
     shapes: HashMap<TableName, Arc<Shape>>,
 }
 
 impl Catalog {
+    /// Nothing is known yet.
+    pub(crate) fn new(selection: Selection) -> Catalog {
+        Catalog { selection, known: RwLock::default() }
+    }
+
+    /// Whether the group takes this table.
+    pub(crate) fn takes(&self, name: &TableName) -> bool {
+        self.selection.chooses(name)
+    }
+
+    /// From now on these tables are read too.
+    pub(crate) fn add(&self, names: impl IntoIterator<Item = TableName>) {
+        self.known.write().unwrap_or_else(PoisonError::into_inner).names.extend(names);
+    }
+
+    /// The tables that are read.
+    pub(crate) fn names(&self) -> Vec<TableName> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).names.iter().cloned().collect()
+    }
+
     /// Takes what was read; shapes are made anew.
     pub(crate) fn set(&self, tables: HashMap<TableName, Table>) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Known { tables, shapes: HashMap::new() };
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
+        known.tables = tables;
+        known.shapes.clear();
     }
 
     /// The shape of a table for events with this key.
     pub(crate) fn shape(&self, name: &TableName, key: &Columns<'_>) -> Result<Arc<Shape>, Misfit> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         if let Some(shape) = known.shapes.get(name).filter(|shape| shape.serves(key)) {
             return Ok(shape.clone());
         }
         drop(known);
         // Made under the lock that guards the tables: else it could outlive the tables it was made from.
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let table = known.tables.get(name).ok_or_else(|| Misfit::NoTable(name.clone()))?;
         let shape = Arc::new(Shape::new(table, key)?);
         known.shapes.insert(name.clone(), shape.clone());
@@ -99,7 +127,7 @@ impl Catalog {
 
     /// What is missing for rows of a table with these columns and this key.
     pub(crate) fn misfits(&self, name: &TableName, columns: &[schemas::event::Column], key: &[String]) -> Vec<Misfit> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         match known.tables.get(name) {
             None => vec![Misfit::NoTable(name.clone())],
             Some(table) => table.misfits(columns, key),
@@ -107,14 +135,14 @@ impl Catalog {
     }
 
     /// What is missing for the tables as such, whatever their rows.
-    pub(crate) fn missing(&self, names: &[TableName]) -> Vec<Misfit> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn missing(&self) -> Vec<Misfit> {
+        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let missing = |name: &TableName| match known.tables.get(name) {
             None => Some(Misfit::NoTable(name.clone())),
             Some(table) if table.keys.is_empty() => Some(Misfit::Keyless { table: name.clone() }),
             Some(table) => table.rights.clone(),
         };
-        names.iter().filter_map(missing).collect()
+        known.names.iter().filter_map(missing).collect()
     }
 }
 

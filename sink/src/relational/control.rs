@@ -23,7 +23,14 @@ impl Relational {
     ) -> Result<(), Error> {
         let offset = batch.to.last_offset;
         let here = control.tables().iter().filter(|table| *table.topic == *partition.topic);
-        let tables: Vec<TableName> = here.map(|table| TableName::new(&table.schema, &table.table)).collect();
+        let here = here.map(|table| TableName::new(&table.schema, &table.table));
+        // A topic may hold tables that this group does not take.
+        let (tables, others): (Vec<_>, Vec<_>) = here.partition(|table| self.catalog.takes(table));
+        self.pass_over(connection, partition, &others).await?;
+        if tables.is_empty() {
+            return Ok(());
+        }
+        self.catalog.add(tables.iter().cloned());
         match control {
             Control::LoadBegin { load, contract, mode, .. } => {
                 if *contract > CONTRACT {
@@ -35,7 +42,7 @@ impl Relational {
                 }
                 Ok(())
             }
-            Control::LoadEnd { load, .. } => self.load_end(connection, partition, load).await,
+            Control::LoadEnd { load, .. } => self.load_end(connection, partition, load, &tables).await,
             Control::Schema { key, previous_key, columns, .. } => {
                 for table in tables {
                     if previous_key.as_ref().is_some_and(|previous| previous != key) {
@@ -51,13 +58,13 @@ impl Relational {
                 }
                 Ok(())
             }
-            Control::Truncate { tables, restart_identity, .. } => Err(Error::Truncated {
+            Control::Truncate { tables: truncated, restart_identity, .. } => Err(Error::Truncated {
                 partition: partition.clone(),
                 offset,
-                tables: listed(tables, |table| table.to_string()),
+                tables: self.listed(truncated, |table| table.to_string()),
                 truncate: format!(
                     "TRUNCATE {}{}",
-                    listed(tables, quote::table),
+                    self.listed(truncated, quote::table),
                     if *restart_identity { " RESTART IDENTITY" } else { "" }
                 ),
                 step_over: self.step_over(partition, batch),
@@ -66,7 +73,7 @@ impl Relational {
     }
 
     /// A first load must find nothing: rows that it does not bring would stay for ever. A sibling partition of the same
-    /// topic may have brought rows before us, and whoever has progress has had his look.
+    /// topic may have brought rows before us: one that is inside this load, or behind its beginning, has had its look.
     async fn load_begin(
         &self,
         connection: &mut PgConnection,
@@ -81,9 +88,17 @@ impl Relational {
         let sql = "SELECT pg_advisory_xact_lock(hashtextextended($1 || ' ' || $2, 0))";
         let lock = sqlx::query(sql).bind(&self.group).bind(&*partition.topic);
         lock.execute(&mut *connection).await.map_err(failed)?;
-        let sql =
-            "SELECT EXISTS (SELECT FROM tributary.progress WHERE grp = $1 AND topic = $2 AND part <> $3 AND seq > 0)";
-        let siblings = of_partition(sqlx::query(sql), &self.group, partition).fetch_one(&mut *connection).await;
+        // Loads of several tables can begin at one position, so behind it means behind all of them.
+        let sql = "SELECT EXISTS (SELECT FROM tributary.progress
+                                  WHERE grp = $1 AND topic = $2 AND part <> $3 AND position COLLATE \"C\" > $4)
+                       OR EXISTS (SELECT FROM tributary.loading
+                                  WHERE grp = $1 AND topic = $2 AND part <> $3 AND tbl = $5 AND load_id = $6)";
+        let siblings = of_partition(sqlx::query(sql), &self.group, partition)
+            .bind(batch.to.position.to_string())
+            .bind(table.to_string())
+            .bind(load)
+            .fetch_one(&mut *connection)
+            .await;
         if mode == LoadMode::First && !siblings.map_err(failed)?.get::<bool, _>(0) {
             let sql = format!("SELECT EXISTS (SELECT FROM {})", quote::table(table));
             let rows = sqlx::query(AssertSqlSafe(sql)).fetch_one(&mut *connection).await.map_err(failed)?;
@@ -100,12 +115,39 @@ impl Relational {
         Ok(())
     }
 
-    async fn load_end(&self, connection: &mut PgConnection, partition: &Partition, load: &str) -> Result<(), Error> {
-        let sql = "DELETE FROM tributary.loading WHERE grp = $1 AND topic = $2 AND part = $3 AND load_id = $4";
-        let ended = of_partition(sqlx::query(sql), &self.group, partition).bind(load).execute(connection).await;
-        ended.map_err(|cause| self.failed("end a load", cause))?;
-        tracing::info!(group = %self.group, %partition, load, "load ends");
+    async fn load_end(
+        &self,
+        connection: &mut PgConnection,
+        partition: &Partition,
+        load: &str,
+        tables: &[TableName],
+    ) -> Result<(), Error> {
+        // One load can be of several tables of a topic, and each ends by itself.
+        let sql = "DELETE FROM tributary.loading
+                   WHERE grp = $1 AND topic = $2 AND part = $3 AND load_id = $4 AND tbl = ANY ($5)";
+        let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        let ended = of_partition(sqlx::query(sql), &self.group, partition).bind(load).bind(&names);
+        ended.execute(connection).await.map_err(|cause| self.failed("end a load", cause))?;
+        tracing::info!(group = %self.group, %partition, tables = %names.join(", "), load, "load ends");
         Ok(())
+    }
+
+    /// Remembers tables of the topic that the group does not take. Should it take one later, what stands of it in front of
+    /// the progress was never applied, and nothing else would tell.
+    async fn pass_over(
+        &self,
+        connection: &mut PgConnection,
+        partition: &Partition,
+        tables: &[TableName],
+    ) -> Result<(), Error> {
+        if tables.is_empty() {
+            return Ok(());
+        }
+        let sql = "INSERT INTO tributary.passed_over (grp, topic, part, tbl) SELECT $1, $2, $3, unnest($4::text[])
+                   ON CONFLICT DO NOTHING";
+        let names: Vec<String> = tables.iter().map(ToString::to_string).collect();
+        let noted = of_partition(sqlx::query(sql), &self.group, partition).bind(&names).execute(connection).await;
+        noted.map(drop).map_err(|cause| self.failed("pass over a table", cause))
     }
 
     /// The statement with which a person moves the partition past an event that he has carried out himself.
@@ -124,9 +166,10 @@ impl Relational {
             batch.from.seq,
         )
     }
-}
 
-fn listed(tables: &[ControlTable], write: impl Fn(&TableName) -> String) -> String {
-    let names = tables.iter().map(|table| write(&TableName::new(&table.schema, &table.table)));
-    names.collect::<Vec<_>>().join(", ")
+    /// Those of the tables that the group takes.
+    fn listed(&self, tables: &[ControlTable], write: impl Fn(&TableName) -> String) -> String {
+        let names = tables.iter().map(|table| TableName::new(&table.schema, &table.table));
+        names.filter(|name| self.catalog.takes(name)).map(|name| write(&name)).collect::<Vec<_>>().join(", ")
+    }
 }

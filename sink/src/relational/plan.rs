@@ -56,8 +56,12 @@ impl Plan {
                 skipped += 1;
                 continue;
             }
-            let Change { event, key } = Change::of(partition, record)?;
-            let index = index(partition, record, &mut folds, catalog, &event, key)?;
+            let change = Change::of(partition, record)?;
+            let Some(index) = index(partition, record, &mut folds, catalog, &change)? else {
+                skipped += 1;
+                continue;
+            };
+            let Change { event, key } = change;
             let fold = &mut folds[index];
             if !fold.shape.foldable {
                 return Ok(Plan::OneByOne);
@@ -88,34 +92,37 @@ impl<'a> Change<'a> {
         Ok(Change { event, key })
     }
 
+    /// Its table.
+    pub(super) fn table(&self) -> TableName {
+        TableName::new(self.event.source.schema.as_ref(), self.event.source.table.as_ref())
+    }
+
     /// A fold of this change alone, with nothing in it yet.
     pub(super) fn fold(&self, partition: &Partition, record: Record<'_>, catalog: &Catalog) -> Result<Fold<'a>, Error> {
         let key = Columns::decode(self.key).map_err(|cause| decode(partition, record, cause))?;
-        let table = TableName::new(self.event.source.schema.as_ref(), self.event.source.table.as_ref());
-        let shape = catalog.shape(&table, &key);
+        let shape = catalog.shape(&self.table(), &key);
         shape.map(Fold::new).map_err(|misfit| unfit(partition, record, misfit.into()))
     }
 }
 
-/// The fold of the event's table: nearly always the only one.
+/// The fold of the event's table, nearly always one that is there. None where the group does not take the table.
 fn index<'a>(
     partition: &Partition,
     record: Record<'_>,
     folds: &mut Vec<Fold<'a>>,
     catalog: &Catalog,
-    event: &ChangeEvent<'a>,
-    key: &'a [u8],
-) -> Result<usize, Error> {
-    let source = &event.source;
+    change: &Change<'a>,
+) -> Result<Option<usize>, Error> {
+    let source = &change.event.source;
     let is_of = |fold: &Fold<'_>| fold.shape.table.table == source.table && fold.shape.table.schema == source.schema;
     if let Some(index) = folds.iter().position(is_of) {
-        return Ok(index);
+        return Ok(Some(index));
     }
-    let columns = Columns::decode(key).map_err(|cause| decode(partition, record, cause))?;
-    let table = TableName::new(source.schema.as_ref(), source.table.as_ref());
-    let shape = catalog.shape(&table, &columns).map_err(|misfit| unfit(partition, record, misfit.into()))?;
-    folds.push(Fold::new(shape));
-    Ok(folds.len() - 1)
+    if !catalog.takes(&change.table()) {
+        return Ok(None);
+    }
+    folds.push(change.fold(partition, record, catalog)?);
+    Ok(Some(folds.len() - 1))
 }
 
 /// A control event, decoded.

@@ -75,7 +75,7 @@ fn worker(answers: Vec<Answer>) -> Worker<Scripted> {
     let config = Group {
         name: "g".to_owned(),
         to: To::Postgres,
-        tables: Vec::new(),
+        tables: schemas::Selection::default(),
         on_error: OnError::Park,
         batch_rows_max: 2,
         batch_bytes_max: 1 << 20,

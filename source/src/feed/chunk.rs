@@ -9,7 +9,7 @@ use super::row::At;
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
 use crate::range;
-use crate::relation::{Relation, fingerprint};
+use crate::relation::Relation;
 use crate::window::{Chunk, ChunkId, Part, Settled};
 
 impl Feed {
@@ -66,12 +66,13 @@ impl Feed {
             Some(known) => Some(known.relation.fingerprint),
             None => self.state.table(oid).map(|table| table.fingerprint),
         };
-        let Some(described) = self.windows.chunk(id).map(|chunk| chunk.relation.clone()) else { return Ok(()) };
+        let read = self.windows.chunk(id).map(|chunk| (chunk.relation.clone(), chunk.fingerprint));
+        let Some((described, fingerprint)) = read else { return Ok(()) };
         let relation = match self.relations.get(&oid) {
-            Some(same) if same.relation.fingerprint == fingerprint(&described) => same.relation.clone(),
+            Some(same) if same.relation.fingerprint == fingerprint => same.relation.clone(),
             _ => {
                 let now = self.look(oid)?;
-                self.describe(&described, now.as_ref())?
+                self.describe(&described, fingerprint, now.as_ref())?
             }
         };
         let key_of = |chunk: &Chunk, row: usize| {
@@ -113,7 +114,8 @@ impl Feed {
         }
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
-        let known = Known::new(relation, topic);
+        // Its rows came cut by their rule.
+        let known = Known::new(relation, topic, None);
         self.announce(At { known: &known, transaction, position: place }, outbox)?;
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {

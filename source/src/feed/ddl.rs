@@ -10,11 +10,13 @@
 use std::collections::HashMap;
 
 use schemas::event::{Column, Control, LoadMode};
+use schemas::fingerprint::Fingerprint;
 use schemas::state::{Imprint, ImprintColumn, Table};
 use schemas::{Position, TableName};
 
 use super::row::At;
 use super::{Feed, Outbox, Transaction, Urgency};
+use crate::columns::Ruled;
 use crate::config::OnRewrite;
 use crate::relation::{self, Details, NoKey, Relation};
 use crate::watch::{self, Seen, Silent};
@@ -148,12 +150,16 @@ impl Feed {
         let (oid, position) = (relation.oid, Position { n: 0, ..at.position });
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: position.change })?;
         let is_same = table.fingerprint == relation.fingerprint;
+        let rules = self.label.rules.get(oid).map(|ruled| ruled.rule.digest());
         if (is_same && !self.pending.looked.contains_key(&oid)) || !self.is_new(position) {
             return Ok(());
         }
         let table = table.clone();
         let now = self.pending.looked.remove(&oid);
-        let silent = now.as_ref().map(|now| unsent(&table, now, Some(relation)).silent).unwrap_or_default();
+        let mut silent = now.as_ref().map(|now| unsent(&table, now, Some(relation)).silent).unwrap_or_default();
+        if !table.columns.is_empty() && table.rules != rules {
+            silent.push(Silent::Ruled);
+        }
         let remedy = if silent.is_empty() { None } else { Some(self.remedy(oid, &relation.name, &silent)?) };
         if let Some(remedy) = remedy {
             self.tell(&relation.name, &silent, remedy);
@@ -164,9 +170,9 @@ impl Feed {
         if let Some(now) = &now {
             self.record(oid, now);
         }
-        match (remedy, now) {
-            (Some(Remedy::Reload), Some(now)) => self.reload(oid, now.rows_estimated, transaction, outbox),
-            _ => Ok(()),
+        match remedy {
+            Some(Remedy::Reload) => self.reload(oid, now.map_or(0, |now| now.rows_estimated), transaction, outbox),
+            Some(Remedy::Continue) | None => Ok(()),
         }
     }
 
@@ -193,6 +199,7 @@ impl Feed {
         table.fingerprint = relation.fingerprint;
         table.single_partition = relation.single_partition;
         table.routing = relation.routing();
+        table.rules = self.label.rules.get(relation.oid).map(|ruled| ruled.rule.digest());
         if let Some(imprint) = table.imprint.as_mut().filter(|_| table.key != previous_key) {
             imprint.key = numbers(&table.key, &imprint.columns);
         }
@@ -259,10 +266,12 @@ impl Feed {
         Ok(())
     }
 
-    /// The relation as described, completed by the catalog of now where that cannot be wrong about then.
+    /// The relation as described, by its rule if it has one, completed by the catalog of now where that cannot be wrong about
+    /// then.
     pub(super) fn describe(
         &mut self,
         described: &pgoutput::Relation,
+        fingerprint: Fingerprint,
         now: Option<&watch::Table>,
     ) -> Result<Relation, Error> {
         let mut details = self.catalog.details(described)?;
@@ -274,8 +283,14 @@ impl Feed {
                 return Err(Error::Rerouted { table: name });
             }
         }
+        if let Some(Ruled { rule, .. }) = self.label.rules.get(described.oid) {
+            let key = details.lasting_key.as_ref().unwrap_or(&details.primary_key);
+            let shown = rule.check_key(key.iter().map(String::as_str));
+            shown.map_err(|cause| Error::hidden(described, cause))?;
+        }
         let mut relation = Relation::new(described, &details, &self.label.name, &self.label.db)
             .map_err(|cause| Error::NoKey { table: name, cause })?;
+        relation.fingerprint = fingerprint;
         // One partition is right for every key; to leave it would part a row's changes.
         relation.single_partition |= table.is_some_and(|table| table.single_partition && !table.columns.is_empty());
         Ok(relation)

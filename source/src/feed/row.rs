@@ -8,6 +8,7 @@ use schemas::{Lsn, Operation, Position, header, partition};
 
 use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Reselected, Taken, Transaction};
 use crate::Error;
+use crate::columns::{Cut, Masked};
 use crate::pgoutput::Old;
 use crate::relation::Relation;
 use crate::window::Kind;
@@ -63,6 +64,34 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// What stands in place of masked values: of the old row and of the new one.
+    fn masked(&self, cut: &Cut) -> [Masked; 2] {
+        let (old, new) = match self {
+            Row::Insert(new) => (None, Some(new)),
+            Row::Update(old, new) => (old.cells(), Some(new)),
+            Row::Delete(old) => (old.cells(), None),
+        };
+        let of = |cells: Option<&Vec<Cell<'_>>>| cells.map(|cells| cut.masked(cells)).unwrap_or_default();
+        [of(old), of(new)]
+    }
+
+    /// The row without what its table's rule hides.
+    fn cut<'c>(self, cut: &Cut, [of_old, of_new]: &'c [Masked; 2]) -> Row<'c>
+    where
+        'a: 'c,
+    {
+        let old = |old: Old<'a>| match old {
+            Old::None => Old::None,
+            Old::Key(cells) => Old::Key(cut.cells(&cells, of_old)),
+            Old::Row(cells) => Old::Row(cut.cells(&cells, of_old)),
+        };
+        match self {
+            Row::Insert(new) => Row::Insert(cut.cells(&new, of_new)),
+            Row::Update(before, new) => Row::Update(old(before), cut.cells(&new, of_new)),
+            Row::Delete(before) => Row::Delete(old(before)),
+        }
+    }
+
     /// The old row, where an update changed the key. The old key alone proves nothing: only different text is another key.
     fn moved_from(&self, relation: &Relation) -> Option<&[Cell<'a>]> {
         match self {
@@ -91,13 +120,7 @@ struct Selected {
 }
 
 impl Feed {
-    pub(super) fn row(
-        &mut self,
-        oid: u32,
-        start: Lsn,
-        mut row: Row<'_>,
-        outbox: &mut dyn Outbox,
-    ) -> Result<Taken, Error> {
+    pub(super) fn row(&mut self, oid: u32, start: Lsn, row: Row<'_>, outbox: &mut dyn Outbox) -> Result<Taken, Error> {
         if self.state.table(oid).is_none() {
             return Ok(Taken::Whole);
         }
@@ -106,9 +129,14 @@ impl Feed {
         let transaction = self.acting(start)?;
         let counted = self.last;
         let position = self.place(transaction.sent.0, start);
-        if row.widths().any(|width| width != relation.columns.len()) {
+        if row.widths().any(|width| width != known.width()) {
             return Err(Error::IncompleteRow { table: relation.name.clone(), at: start });
         }
+        let masked = known.cut.as_ref().map(|cut| row.masked(cut)).unwrap_or_default();
+        let mut row = match &known.cut {
+            None => row,
+            Some(cut) => row.cut(cut, &masked),
+        };
         let at = At { known: &known, transaction: &transaction, position };
         row.complete(relation);
         // Before anything of this message is done, since it may have to come again.
@@ -151,7 +179,15 @@ impl Feed {
         }
         let wanted = Reselect { relation: &at.known.relation, row: new, columns: &columns, xid: at.transaction.xid() };
         Ok(match self.catalog.reselect(&wanted)? {
-            Reselected::Seen { values: Some(values), upto } => Some(Selected { columns, values, upto: Some(upto) }),
+            Reselected::Seen { values: Some(mut values), upto } => {
+                if let Some(cut) = &at.known.cut {
+                    for (column, value) in columns.iter().zip(&mut values) {
+                        let masked = value.as_ref().and_then(|value| cut.mask(*column, value));
+                        *value = masked.map(String::into_bytes).or(value.take());
+                    }
+                }
+                Some(Selected { columns, values, upto: Some(upto) })
+            }
             Reselected::Seen { values: None, upto } => Some(Selected { upto: Some(upto), ..Selected::default() }),
             Reselected::NotYet => None,
         })
@@ -293,7 +329,7 @@ impl Feed {
         let place = (known.topic, partition, at.position);
         let sent = self.send(place, Some(&key), Some(&value), &schema, outbox);
         sent.map_err(|error| of_row(error, relation, &key))?;
-        if change.operation == Operation::Delete && self.label.tombstones {
+        if change.operation == Operation::Delete && self.has_tombstones(known.topic) {
             self.send(place, Some(&key), None, &[], outbox)?;
         }
         // One huge row must not hold its memory for ever.
@@ -302,6 +338,10 @@ impl Feed {
         }
         self.acted(at.position, at.transaction);
         Ok(())
+    }
+
+    fn has_tombstones(&self, topic: usize) -> bool {
+        self.label.tombstones && !self.label.shared.contains(&self.state.topics()[topic].name)
     }
 
     /// Sends one record at `(topic, partition, position)`, with the next number of its partition.

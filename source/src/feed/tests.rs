@@ -131,6 +131,7 @@ impl World {
             messages: "tributary/s".into(),
             tombstones: true,
             on_rewrite,
+            ..Label::default()
         };
         let feed = Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(server));
         World { feed, topic: Topic::default() }
@@ -529,7 +530,13 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
     let mut all = Rows::new(3);
     rows.iter().flatten().for_each(|cell| all.push(Some(cell.as_bytes())));
     let range = Range { after: None, upto: upto.map(|key| vec![key.to_owned()]) };
-    Chunk { snapshot: snapshot.parse().expect("a snapshot"), relation: users('d'), rows: all, part: Part::Range(range) }
+    Chunk {
+        snapshot: snapshot.parse().expect("a snapshot"),
+        relation: users('d'),
+        rows: all,
+        part: Part::Range(range),
+        fingerprint: crate::relation::fingerprint(&users('d')),
+    }
 }
 
 fn meet_marker(world: &mut World, commit: u64) {

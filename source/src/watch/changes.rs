@@ -47,6 +47,8 @@ pub enum Silent {
     Attached(String),
     /// A partition was truncated by itself.
     Truncated(String),
+    /// Other columns are hidden or masked than when the rows were published.
+    Ruled,
 }
 
 impl fmt::Display for Silent {
@@ -61,6 +63,7 @@ impl fmt::Display for Silent {
             Silent::Type { column, .. } => write!(f, "the column {column} has another type"),
             Silent::Rewritten(columns) => write!(f, "its rows were written anew when {} was altered", columns.join(", ")),
             Silent::Attached(partition) => write!(f, "the partition {partition} was attached with rows"),
+            Silent::Ruled => f.write_str("its rule in source.columns is another one, and what was published keeps its old form"),
             Silent::Truncated(partition) => write!(f, "the partition {partition} was truncated by itself"),
         }
     }
