@@ -116,12 +116,13 @@ pub(crate) async fn run(configuration: &Configuration, form: Form) -> Result<Out
     let feeds_redis = configuration.sink.redis.as_ref();
     // Where it cannot be told which tables are meant, the check of whom it was asked says why.
     let names = crate::tables::all(configuration).await.ok();
-    let ((source, tables), kafka, redis) = tokio::join!(here, kafka::check(configuration, names.as_deref(), state), async {
-        match feeds_redis {
-            Some(config) => redis::check(config).await,
-            None => Vec::new(),
-        }
-    });
+    let ((source, tables), kafka, redis) =
+        tokio::join!(here, kafka::check(configuration, names.as_deref(), state), async {
+            match feeds_redis {
+                Some(config) => redis::check(config).await,
+                None => Vec::new(),
+            }
+        });
     let target = match &configuration.sink.target {
         Some(target) => {
             let mut names = names.unwrap_or_default();

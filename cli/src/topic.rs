@@ -1,22 +1,29 @@
 //! `tributary topic grow`: why the partitions of a topic in use are not raised, and what to do instead.
 
-use schemas::topic::of_table;
+use std::collections::BTreeSet;
 
 use crate::Outcome;
 use crate::args::TopicGrow;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::print;
+use crate::tables;
 
 /// Explains, and does nothing.
 pub(crate) fn grow(configuration: &Configuration, arguments: &TopicGrow) -> Result<Outcome, Failure> {
     let source = configuration.source("topic grow")?;
     let prefix = &configuration.prefix;
-    let topics: Vec<String> = match &arguments.table {
-        Some(table) => vec![of_table(prefix, table)],
-        None => configuration.tables().iter().map(|table| of_table(prefix, table)).collect(),
+    let named = match &arguments.table {
+        Some(table) => Some(vec![table.clone()]),
+        None => tables::named(configuration),
     };
-    print(&explanation(prefix, &topics.join(", "), source.topics.partitions));
+    let topics = named.map(|tables| {
+        let topics: BTreeSet<String> = tables.iter().map(|table| source.topics.topic_of(prefix, table)).collect();
+        topics.into_iter().collect::<Vec<_>>().join(", ")
+    });
+    // Patterns are not worth a question to the server here.
+    let topics = topics.unwrap_or_else(|| format!("those of {prefix}"));
+    print(&explanation(prefix, &topics, source.topics.partitions));
     Ok(Outcome::Unknown)
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use kafka::admin::Admin;
 use schemas::selection::Item;
-use schemas::{TableName, topic};
+use schemas::topic;
 use service::http::Health;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -79,7 +79,8 @@ impl Run {
         let missing = Error::Unconfigured { group: self.group.name.clone(), missing: "add [target] with its url" };
         let database = self.config.target.as_ref().ok_or(missing)?;
         let target = Arc::new(Relational::new(&self.group, database, &self.owner));
-        let named: Vec<TableName> = self.group.tables.taking().filter_map(Item::table).collect();
+        let tables = &self.group.tables;
+        let named: Vec<_> = tables.taking().filter_map(Item::table).filter(|name| tables.chooses(name)).collect();
         let what = format!("make the target ready for group {}", self.group.name);
         if persist(what, &self.stop, || Box::pin(target.open(database, named.clone()))).await?.is_none() {
             return Ok(());

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use kafka::topic::{Event, Isolation, Tail};
-use schemas::state::{Key, Table};
+use schemas::state::{Key, Table, Topic};
 use schemas::{Selection, TableName, topic};
 use service::retry::Outage;
 use tokio::sync::{mpsc, watch};
@@ -22,16 +22,21 @@ const STEP: Duration = Duration::from_millis(200);
 /// How long the thread rests before it looks again for a state that is not there or cannot be read.
 const REST: Duration = Duration::from_secs(1);
 
-/// The tables of a source, by their OIDs.
+/// What a source publishes, and what it has published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Published(BTreeMap<u32, Table>);
+pub(crate) struct Published {
+    /// Tables by their OIDs.
+    tables: BTreeMap<u32, Table>,
+    /// Tables that are published no more, by the topic that still holds their rows.
+    former: BTreeMap<String, Vec<TableName>>,
+}
 
 /// What a group takes of what is published.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     /// The tables, as far as the state describes them.
     pub(crate) tables: Vec<Table>,
-    /// Tables that the group names and the state does not know: their topics may be there all the same.
+    /// Tables that the state does not describe: named by the group, or published no more. Their topics may be there.
     pub(crate) unknown: Vec<TableName>,
     /// The topics of all of them.
     pub(crate) topics: BTreeSet<String>,
@@ -43,32 +48,58 @@ impl Published {
     /// Takes in one record of the state topic. Whether it changed anything.
     fn note(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<bool, serde_json::Error> {
         let key = std::str::from_utf8(key).ok().and_then(|key| key.parse::<Key>().ok());
-        let Some(Key::Table(oid)) = key else { return Ok(false) };
-        let Some(value) = value else { return Ok(self.0.remove(&oid).is_some()) };
-        let table: Table = serde_json::from_slice(value)?;
-        let changed = self.0.get(&oid) != Some(&table);
-        self.0.insert(oid, table);
-        Ok(changed)
+        match (key, value) {
+            (Some(Key::Table(oid)), None) => Ok(self.tables.remove(&oid).is_some()),
+            (Some(Key::Table(oid)), Some(value)) => {
+                let table: Table = serde_json::from_slice(value)?;
+                let changed = self.tables.get(&oid) != Some(&table);
+                self.tables.insert(oid, table);
+                Ok(changed)
+            }
+            (Some(Key::Topic(name)), Some(value)) => {
+                let topic: Topic = serde_json::from_slice(value)?;
+                if topic.former.is_empty() {
+                    return Ok(self.former.remove(&name).is_some());
+                }
+                let changed = self.former.get(&name) != Some(&topic.former);
+                self.former.insert(name, topic.former);
+                Ok(changed)
+            }
+            _ => Ok(false),
+        }
     }
 
     /// What a group takes that chooses by `selection`.
     pub(crate) fn taken(&self, prefix: &str, selection: &Selection) -> Taken {
-        let chosen: Vec<&Table> = self.0.values().filter(|table| selection.chooses(&table.name)).collect();
-        let mut taken = Taken::default();
+        let chosen: Vec<&Table> = self.tables.values().filter(|table| selection.chooses(&table.name)).collect();
+        // What was taken out of the source's list still has its topic, and what it holds is still to be done.
+        let former = self.former.iter().flat_map(|(topic, tables)| tables.iter().map(move |name| (topic, name)));
+        let former: Vec<_> = former.filter(|(_, name)| selection.chooses(name)).collect();
+        let mut taken = Taken {
+            topics: chosen.iter().map(|table| table.topic.clone()).collect(),
+            tables: chosen.iter().map(|table| (*table).clone()).collect(),
+            ..Taken::default()
+        };
+        for (topic, name) in &former {
+            taken.topics.insert((*topic).clone());
+            if chosen.iter().all(|table| table.name != **name) {
+                taken.unknown.push((*name).clone());
+            }
+        }
         for item in selection.taking() {
-            if chosen.iter().any(|table| item.matches(&table.name)) {
+            let names = chosen.iter().map(|table| &table.name).chain(former.iter().map(|(_, name)| *name));
+            if names.into_iter().any(|name| item.matches(name)) {
                 continue;
             }
             match item.table() {
                 Some(name) if selection.excludes(&name) => {}
-                Some(name) => taken.unknown.push(name),
+                Some(name) => {
+                    taken.topics.insert(topic::of_table(prefix, &name));
+                    taken.unknown.push(name);
+                }
                 None => taken.unmatched.push(item.to_string()),
             }
         }
-        taken.topics = chosen.iter().map(|table| table.topic.clone()).collect();
-        // What was taken out of the source's list still has its topic, and what it holds is still to be done.
-        taken.topics.extend(taken.unknown.iter().map(|name| topic::of_table(prefix, name)));
-        taken.tables = chosen.into_iter().cloned().collect();
         taken
     }
 }
@@ -229,6 +260,22 @@ mod tests {
     fn what_the_state_does_not_know_is_looked_for_or_waited_for() {
         check(&["shop.gone"], &["p.shop.gone"], &["shop.gone"], &[]);
         check(&["shop.users", "stock.*"], &["p.shop.users"], &[], &["stock.*"]);
+    }
+
+    #[test]
+    fn what_is_published_no_more_is_still_read_to_its_end() {
+        let mut published = published();
+        let topic = r#"{"id":"t","partitions":1,"seq":[7],"former":[{"schema":"shop","table":"gone"}]}"#;
+        assert!(published.note(b"topic/p.sales", Some(topic.as_bytes())).expect("a topic"));
+        assert!(!published.note(b"topic/p.sales", Some(topic.as_bytes())).expect("a topic"));
+        let taken = |items: &[&str]| {
+            let items = items.iter().map(|text| text.parse().expect("an item")).collect();
+            published.taken("p", &Selection::new(items))
+        };
+        let gone = taken(&["shop.go*"]);
+        assert!(gone.topics.contains("p.sales") && gone.names() == [TableName::new("shop", "gone")]);
+        assert_eq!(taken(&["shop.gone"]), gone, "its own topic would be another one");
+        assert!(gone.goes_beyond(&taken(&["shop.users"])) && !gone.goes_beyond(&taken(&["shop.*"])));
     }
 
     #[test]

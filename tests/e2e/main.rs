@@ -14,6 +14,7 @@ mod lists;
 mod neighbours;
 mod published_once;
 mod random;
+mod routing;
 mod servers;
 mod shutdown;
 mod types;

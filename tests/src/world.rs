@@ -183,6 +183,21 @@ impl World {
         schemas::topic::of_table(&self.prefix, &table.name)
     }
 
+    /// Waits until a topic that tables share agrees with each of them, whichever they are. Of use when nobody writes any more.
+    pub async fn until_shared_topic_agrees(&self, topic: &str, tables: &[Table]) {
+        self.until("the shared topic agrees with its tables", EQUAL_WITHIN, async || {
+            let source = self.source(Role::Superuser).await;
+            let records = topic::read(&self.kafka, topic).await.map_err(|cause| format!("{cause:?}"))?;
+            records.check().map_err(|fault| format!("topic {topic}: {fault}"))?;
+            for table in tables {
+                let rows = records.of(&table.name).fold().map_err(|fault| format!("topic {topic}: {fault}"))?;
+                tables::compare_rows(&source, table, &rows).await?;
+            }
+            Ok(())
+        })
+        .await;
+    }
+
     /// Order, density and absence of duplicates in every topic, and that folding it by key gives the table.
     pub async fn check_topics(&self) {
         self.topics_agree().await.unwrap_or_else(|fault| panic!("{fault}"));

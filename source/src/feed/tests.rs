@@ -2,6 +2,7 @@
 
 mod ddl;
 mod lists;
+mod rules;
 
 use std::sync::Mutex;
 

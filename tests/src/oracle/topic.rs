@@ -12,6 +12,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use schemas::TableName;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -111,6 +112,28 @@ impl Records {
     /// The row changes.
     pub fn rows(&self) -> impl Iterator<Item = &Record> {
         self.0.iter().filter(|record| record.is_row())
+    }
+
+    /// The records that are about one table, of a topic that several share. Their numbers are not dense any more.
+    pub fn of(&self, table: &TableName) -> Records {
+        #[derive(Deserialize)]
+        struct Value {
+            source: TableName,
+            #[serde(default)]
+            control: Option<Control>,
+        }
+        #[derive(Deserialize)]
+        struct Control {
+            tables: Vec<TableName>,
+        }
+        let is_about = |record: &&Record| {
+            let value: Option<Value> = record.value.as_deref().and_then(|value| serde_json::from_str(value).ok());
+            value.is_some_and(|value| match value.control {
+                Some(control) => control.tables.contains(table),
+                None => value.source == *table,
+            })
+        };
+        Records(self.0.iter().filter(is_about).cloned().collect())
     }
 
     /// Order, density, and no duplicate.
