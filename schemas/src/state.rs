@@ -159,7 +159,14 @@ pub struct Imprint {
     pub columns: Vec<ImprintColumn>,
     /// Where the rows lie: the table itself, or each of its partitions that holds rows.
     pub files: Vec<ImprintFile>,
+    /// The labels of the enums among the columns' types.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub labels: Vec<ImprintLabel>,
 }
+
+/// A label of an enum: the type, the label's own OID, and its text, which all rows show at once when it is renamed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImprintLabel(pub u32, pub u32, pub String);
 
 /// A column: number, name, type, base type, modifier, and the transaction that last wrote its row in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -160,6 +160,8 @@ pub fn warnings(seen: &Seen, names: &BTreeMap<u32, TableName>) -> BTreeSet<Strin
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use schemas::state::ImprintLabel;
+
     use super::*;
 
     /// `users (id int8 primary key, name text, bio text)` with OID 7, as it is published.
@@ -172,6 +174,7 @@ pub(crate) mod tests {
             last_column: 3,
             columns: vec![column(1, "id", 20), column(2, "name", 25), column(3, "bio", 25)],
             files: vec![],
+            labels: vec![ImprintLabel(60, 61, "sad".into())],
         };
         let file = ImprintFile(7, 70, 71);
         Table {

@@ -170,12 +170,13 @@ async fn a_source_that_was_stopped_catches_up_over_all_of_it() {
 }
 
 /// What of `ALTER TABLE` changes rows without sending them.
-const SILENT: [(&str, &str); 6] = [
+const SILENT: [(&str, &str); 7] = [
     ("ALTER TABLE items ADD COLUMN colour text DEFAULT 'red'", "the new column colour has values"),
     ("ALTER TABLE items ALTER COLUMN size TYPE int USING size + 1000", "its rows were written anew when size"),
     ("ALTER TABLE items ALTER COLUMN amount TYPE numeric(12,4)", "the column amount has another type"),
     ("ALTER TABLE items ADD COLUMN token uuid DEFAULT gen_random_uuid()", "the new column token has values"),
     ("ALTER TABLE items ADD COLUMN number bigserial", "the new column number has values"),
+    ("ALTER TYPE mood RENAME VALUE 'sad' TO 'blue'", "the label sad of an enum has another text"),
     ("ALTER TABLE items ALTER COLUMN old TYPE bytea USING old::bytea", "the column old has another type"),
 ];
 

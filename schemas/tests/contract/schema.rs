@@ -29,7 +29,7 @@ impl Document {
     fn is_optional(&self, name: &str) -> bool {
         match name {
             "unchanged" | "reselected" | "moved_to" | "moved_from" | "previous_key" | "sqlstate" | "parked" => true,
-            "rows_rewritten" | "routing" | "imprint" | "rules" => true,
+            "rows_rewritten" | "routing" | "imprint" | "labels" | "rules" => true,
             "answer" | "traceparent" | "dead-letter" | "since" | "flushed_ms" | "former" => true,
             // A row has the one, a control event the other: which, the headers alone cannot tell.
             "schema" | "control" => self.schema == "headers.json",

@@ -4,7 +4,8 @@ use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
 use schemas::key::Canonical;
 use schemas::state::{
-    Imprint, ImprintColumn, ImprintFile, Key, Load, LoadTable, Moved, Range, Sent, Stream, Table as Relation, Topic,
+    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadTable, Moved, Range, Sent, Stream,
+    Table as Relation, Topic,
 };
 use schemas::{CONTRACT, Lsn, Seq, topic};
 use serde::Serialize;
@@ -146,6 +147,7 @@ fn watched(table: &Table) -> Relation {
         last_column: 3,
         columns: table.columns.iter().enumerate().map(column).collect(),
         files: vec![ImprintFile(table.oid, 16_442, 16_446)],
+        labels: vec![ImprintLabel(16_430, 16_432, "sad".to_owned()), ImprintLabel(16_430, 16_434, "glad".to_owned())],
     };
     Relation { routing: vec![Canonical::Same], imprint: Some(imprint), ..relation(table) }
 }

@@ -220,7 +220,10 @@ impl Feed {
 
     /// What is to be done about rows that changed without being sent; an error where a person has to decide.
     fn remedy(&self, oid: u32, name: &TableName, silent: &[Silent]) -> Result<Remedy, Error> {
-        if silent.iter().any(|silent| matches!(silent, Silent::Type { is_key: true, .. })) {
+        let moves_keys = |silent: &Silent| {
+            matches!(silent, Silent::Type { is_key: true, .. } | Silent::Relabelled { is_key: true, .. })
+        };
+        if silent.iter().any(moves_keys) {
             return Err(Error::Rerouted { table: name.clone() });
         }
         // A load that is not done yet read some rows before and some after: it begins anew, whatever is configured.

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use schemas::state::{Imprint, ImprintColumn, ImprintFile};
+use schemas::state::{Imprint, ImprintColumn, ImprintFile, ImprintLabel};
 
 use super::{Brought, File, Table};
 
@@ -43,6 +43,13 @@ pub enum Silent {
     },
     /// The rows were written anew, and these columns were altered.
     Rewritten(Vec<String>),
+    /// A label of an enum has another text, in all rows.
+    Relabelled {
+        /// Its text of before.
+        label: String,
+        /// Whether the enum is part of the key.
+        is_key: bool,
+    },
     /// A partition came with rows.
     Attached(String),
     /// A partition was truncated by itself.
@@ -62,6 +69,7 @@ impl fmt::Display for Silent {
             Silent::Replaced(column) => write!(f, "the column {column} was dropped and made again"),
             Silent::Type { column, .. } => write!(f, "the column {column} has another type"),
             Silent::Rewritten(columns) => write!(f, "its rows were written anew when {} was altered", columns.join(", ")),
+            Silent::Relabelled { label, .. } => write!(f, "the label {label} of an enum has another text"),
             Silent::Attached(partition) => write!(f, "the partition {partition} was attached with rows"),
             Silent::Ruled => f.write_str("its rule in source.columns is another one, and what was published keeps its old form"),
             Silent::Truncated(partition) => write!(f, "the partition {partition} was truncated by itself"),
@@ -90,6 +98,7 @@ pub fn changes(old: &Imprint, now: &Table) -> Changes {
     let storage = |file: &File| files.get(&file.file.0).map_or(Storage::Kept, |old| storage(*old, file.file));
     columns(old, now, now.files.iter().map(storage).max().unwrap_or(Storage::Kept), &mut changes);
     partitions(&files, now, &mut changes);
+    labels(old, now, &mut changes);
     changes
 }
 
@@ -178,6 +187,16 @@ fn is_integer_widened(old: &ImprintColumn, new: &ImprintColumn) -> bool {
     matches!((old.3, new.3), (INT2, INT4 | INT8) | (INT4, INT8))
 }
 
+/// No row is written when a label is renamed, and all that have it read differently.
+fn labels(old: &Imprint, now: &Table, changes: &mut Changes) {
+    for ImprintLabel(of, oid, text) in &old.labels {
+        if now.imprint.labels.iter().any(|label| label.1 == *oid && label.2 != *text) {
+            let is_key = old.columns.iter().any(|column| column.3 == *of && old.key.contains(&column.0));
+            changes.silent.push(Silent::Relabelled { label: text.clone(), is_key });
+        }
+    }
+}
+
 fn partitions(files: &BTreeMap<u32, ImprintFile>, now: &Table, changes: &mut Changes) {
     if !now.is_partitioned {
         return;
@@ -263,6 +282,13 @@ mod tests {
             },
             &[Silent::Replaced("bio".into())],
         );
+    }
+
+    #[test]
+    fn a_label_may_be_added_and_not_renamed() {
+        check(|table| table.imprint.labels.push(ImprintLabel(60, 63, "mad".into())), &[]);
+        let renamed = Silent::Relabelled { label: "sad".into(), is_key: false };
+        check(|table| table.imprint.labels[0].2 = "blue".into(), &[renamed]);
     }
 
     #[test]

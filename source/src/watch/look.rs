@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use postgres::tokio_postgres::{Client, Row};
 use postgres::{Error, quote};
 use schemas::TableName;
-use schemas::state::{Imprint, ImprintColumn, ImprintFile};
+use schemas::state::{Imprint, ImprintColumn, ImprintFile, ImprintLabel};
 
 use super::{Brought, File, Publication, Seen, Table};
 
@@ -25,23 +25,31 @@ pub struct Question<'a> {
 /// How long a new partition is searched for rows that came with it. One that takes longer is taken to have some.
 const SEARCH_MS: u32 = 10_000;
 
-/// PostgreSQL 15 and 16 fail on a table that is dropped while a publication's tables are listed: the next look goes well.
-const DROPPED_MEANWHILE: &str = "XX000";
-
 const PUBLICATION: &str = "
     SELECT current_setting('server_version_num')::int4, p.oid IS NOT NULL, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot
     FROM (VALUES ($1::text)) v (name) LEFT JOIN pg_publication p ON p.pubname = v.name";
 
 /// `{carried}`: which columns the publication carries, `{schema}`: its entry for the table's schema.
+///
+/// From the catalog's tables alone: `pg_get_publication_tables` locks each table of the publication, and so would have the
+/// stream wait for as long as anybody alters any of them.
 const TABLES: &str = "
     SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p', c.relpersistence = 'p', c.relreplident::text,
-           c.relnatts, greatest(c.reltuples, 0)::int8, g.relid IS NOT NULL, coalesce(p.oid, 0),
-           coalesce((SELECT r.oid FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = c.oid), {schema}),
-           k.keys, k.named, a.numbers, a.names, a.types, a.bases, a.modifiers, a.rows, a.given, a.defaulted
+           c.relnatts, greatest(c.reltuples, 0)::int8, p.oid IS NOT NULL AND CASE WHEN p.pubviaroot THEN NOT u.above AND u.itself ELSE u.above OR u.itself END, coalesce(p.oid, 0),
+           coalesce(r.oid, {schema}),
+           k.keys, k.named, a.numbers, a.names, a.types, a.bases, a.modifiers, a.rows, a.given, a.defaulted,
+           l.enums, l.labels, l.texts
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN pg_publication p ON p.pubname = $2
-    LEFT JOIN LATERAL (SELECT * FROM pg_get_publication_tables(p.pubname) WHERE p.oid IS NOT NULL) g ON g.relid = c.oid
+    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
+    CROSS JOIN LATERAL (
+        SELECT coalesce(p.puballtables, false) OR r.oid IS NOT NULL OR {schema} IS NOT NULL AS itself,
+               c.relispartition AND EXISTS (
+                   SELECT FROM pg_partition_ancestors(c.oid) x (oid) JOIN pg_class c ON c.oid = x.oid
+                   WHERE x.oid <> r.own AND (p.puballtables OR {schema} IS NOT NULL
+                         OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = x.oid))) AS above
+        FROM (SELECT r.oid, c.oid AS own) r) u
     CROSS JOIN LATERAL (
         SELECT array_agg(array_to_string((i.indkey::int2[])[0:i.indnkeyatts - 1], ',') ORDER BY i.named DESC, i.indexrelid) AS keys,
                coalesce(bool_or(i.named), false) AS named
@@ -64,6 +72,13 @@ const TABLES: &str = "
                 FROM base JOIN pg_type t ON base.typtype = 'd' AND t.oid = base.typbasetype)
             SELECT oid, modifier FROM base WHERE typtype <> 'd') b
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {carried}) a
+    CROSS JOIN LATERAL (
+        SELECT array_agg(e.enumtypid ORDER BY e.oid) AS enums, array_agg(e.oid ORDER BY e.oid) AS labels,
+               array_agg(e.enumlabel::text ORDER BY e.oid) AS texts
+        FROM pg_enum e
+        WHERE e.enumtypid IN (SELECT unnest(ARRAY[t.oid, t.typelem, t.typbasetype])
+                              FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+                              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {carried})) l
     WHERE c.oid = ANY ($1)";
 
 /// Where rows lie, with the transaction and the command in it of the youngest link by which a partition belongs to its root.
@@ -93,16 +108,6 @@ const NAMED: &str = "
 
 /// Looks. What several statements tell can be from different moments; a difference is looked at again with the next.
 pub async fn look(client: &Client, question: &Question<'_>) -> Result<Seen, Error> {
-    let mut tries = 0..3;
-    loop {
-        match once(client, question).await {
-            Err(error) if error.sqlstate() == Some(DROPPED_MEANWHILE) && tries.next().is_some() => {}
-            answer => return answer,
-        }
-    }
-}
-
-async fn once(client: &Client, question: &Question<'_>) -> Result<Seen, Error> {
     let asked = |cause| Error::statement("compare publication and tables with what is published", cause);
     let publication = client.query_one(PUBLICATION, &[&question.publication]).await.map_err(asked)?;
     let version = publication.get::<_, i32>(0).unsigned_abs();
@@ -134,7 +139,9 @@ fn publication_of(row: &Row) -> Option<Publication> {
 fn tables_query(version: u32) -> String {
     let (carried, schema) = if version >= 150_000 {
         (
-            "CASE WHEN g.attrs IS NULL THEN a.attgenerated = '' ELSE a.attnum = ANY (g.attrs::int2[]) END",
+            // Generated columns that are stored, and a publication for them: from 18 on.
+            "CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (a.attgenerated = 's' AND to_jsonb(p) ->> 'pubgencols' = 's')
+                  ELSE a.attnum = ANY (r.prattrs::int2[]) END",
             "(SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)",
         )
     } else {
@@ -161,6 +168,9 @@ fn table_of(row: &Row) -> Table {
         columns.iter().zip(is).filter_map(|(number, is)| is.then_some(*number)).collect()
     };
     let (given, defaulted) = (those(19), those(20));
+    let oids = |at: usize| row.get::<_, Option<Vec<u32>>>(at).unwrap_or_default();
+    let texts: Vec<String> = row.get::<_, Option<_>>(23).unwrap_or_default();
+    let labels = oids(21).into_iter().zip(oids(22)).zip(texts);
     let column = |(at, number): (usize, &i16)| {
         // An xid has 32 bits; a catalog asks for it as a wider number.
         ImprintColumn(*number, names[at].clone(), types[at], bases[at], modifiers[at], rows[at] as u32)
@@ -179,6 +189,7 @@ fn table_of(row: &Row) -> Table {
             last_column: row.get(6),
             columns: columns.iter().enumerate().map(column).collect(),
             files: Vec::new(),
+            labels: labels.map(|((of, label), text)| ImprintLabel(of, label, text)).collect(),
         },
         keys,
         given,
