@@ -87,6 +87,11 @@ impl Drop for Context {
 impl ClientContext for Context {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, line: &str) {
         match level {
+            // A producer's fatal error, which a successor causes in due course: it comes back from the next call too, and
+            // whoever made that call tells it.
+            RDKafkaLogLevel::Critical if matches!(facility, "TXNERR" | "FATAL") => {
+                tracing::debug!(target: "librdkafka", facility, "{line}");
+            }
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
                 tracing::error!(target: "librdkafka", facility, "{line}");
             }

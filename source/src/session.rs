@@ -123,10 +123,6 @@ pub async fn run(
         None => start::first(config, kafka, prefix, stop).await?,
     };
     let client = postgres::connect(&config.postgres, "source").await?;
-    let mut survey = survey(&client, config).await?;
-    let mut look = relist::look(&client, config, prefix, &early, &survey).await?;
-    reached(Phase::Ready);
-
     let (inputs, received) = mpsc::channel();
     let shared = Arc::new(Shared::default());
     let settings = stream::Settings {
@@ -139,6 +135,10 @@ pub async fn run(
     let identified = stream::spawn(settings, shared.clone(), inputs.clone(), session.clone()).map_err(Error::Thread)?;
     let identified = identified.await.map_err(|_| Error::Stopped)??;
     start::check_identity(config, prefix, &early, &identified.system, &identified.switches)?;
+    // Only of the right server: what another one lacks is no fault of its own.
+    let mut survey = survey(&client, config).await?;
+    let mut look = relist::look(&client, config, prefix, &early, &survey).await?;
+    reached(Phase::Ready);
     // Nobody at the other end means that the thread was told to stop.
     identified.go.send(()).map_err(|()| Error::Stopped)?;
     let started = identified.started.await.map_err(|_| Error::Stopped)?;

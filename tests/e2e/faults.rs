@@ -13,7 +13,8 @@ use harness::{World, seed};
 /// How long a source may take to come to a point that it must come to.
 const REACHED_WITHIN: Duration = Duration::from_secs(90);
 
-/// Each failpoint by its name, one after the other: in the first start, in the load, in the stream, in an idle stream.
+/// Each failpoint by its name, one after the other: in the first start, in the load, in the stream, on the way to a list with
+/// one table more, in an idle stream.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_source_that_dies_at_each_of_its_boundaries_publishes_each_change_once() {
     let shapes = workload::all();
@@ -29,10 +30,16 @@ async fn a_source_that_dies_at_each_of_its_boundaries_publishes_each_change_once
     let pace = Pace { writers: 3, transactions_per_second: 30 };
     let writers =
         Workload::start_in(manner, world.source_address(), &world.source_database(), world.seed, pace, &shapes);
+    let names: Vec<String> = world.tables.iter().map(|table| table.name.to_string()).collect();
+    world.configuration.set("source.tables", names[1..].to_vec());
     let mut source = world.start(Part::Source);
     source.kill9().await.expect("it is killed");
     let while_written = [&plan::OF_FIRST_START[..], &plan::OF_START, &plan::OF_LOAD, &plan::OF_STREAM].concat();
     for point in while_written {
+        dies_at(&world, &mut source, point).await;
+    }
+    world.configuration.set("source.tables", names);
+    for point in plan::OF_LIST {
         dies_at(&world, &mut source, point).await;
     }
     let totals = writers.stop().await.expect("the writers write");
