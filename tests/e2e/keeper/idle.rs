@@ -6,11 +6,12 @@ use harness::World;
 use harness::oracle::topic;
 use harness::process::Part;
 use harness::servers::{PostgresAddress, Role};
-use harness::table::{Table, quote};
+use harness::table::quote;
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 
-const READY_WITHIN: Duration = Duration::from_secs(90);
+use super::{READY_WITHIN, users};
+
 /// How long the neighbours write, unless `TRIBUTARY_IDLE_SECONDS` says more. From [`BAR_FROM`] on the bar itself is held against it.
 const SECONDS: u64 = 20;
 /// A run of this length is one for the bar: on a machine that has nothing else to do.
@@ -66,8 +67,7 @@ fn age(looks: &[Look], now: &Look) -> Duration {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_slot_follows_while_neighbours_write() {
     let length = std::env::var("TRIBUTARY_IDLE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
-    let users = Table::new("public.users", &["id"], "id bigint PRIMARY KEY, name text");
-    let mut world = World::builder().table(users).own_source().start().await;
+    let mut world = World::builder().table(users()).own_source().start().await;
     let (server, database) = (world.source_address().clone(), world.source_database());
     let client = world.source(Role::Superuser).await;
     let neighbour = format!("{}_neighbour", world.prefix());
