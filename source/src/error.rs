@@ -87,6 +87,17 @@ pub enum Error {
         /// Why.
         lost: Lost,
     },
+    /// The server reads a change by the publications as they were when its transaction began, and one was not there.
+    #[error(
+        "the publication {publications} was not there when something was written that is still to be read: it was dropped, or made again; changes are missing, load again under a new prefix"
+    )]
+    PublicationGone {
+        /// The publications that are streamed.
+        publications: String,
+        /// What the server says.
+        #[source]
+        cause: Box<postgres::Error>,
+    },
     /// The server has less than what was published.
     #[error(
         "the server's WAL ends at {end}, before {published} that was published: it was restored from an older state; load again under a new prefix"

@@ -121,7 +121,7 @@ pub fn spawn(
             };
             if let Err(error) = pump(replication, &settings, &shared, &inputs).await {
                 // Nobody listens: the session is over already.
-                let _ = inputs.send(Input::Failed(error));
+                let _ = inputs.send(Input::Failed(of_stream(error, &settings.publications)));
                 session.cancel();
             }
         };
@@ -200,6 +200,16 @@ async fn pump(
             filled = replication.fill(), if !more && !full => filled?,
             _ = tick.tick() => {}
         }
+    }
+}
+
+/// Up to 17 the server stands still for ever on a publication that is not there; from 18 on it says nothing.
+fn of_stream(error: crate::Error, publications: &[String]) -> crate::Error {
+    match error {
+        crate::Error::Postgres(cause) if cause.sqlstate() == Some("42704") => {
+            crate::Error::PublicationGone { publications: publications.join(", "), cause: Box::new(cause) }
+        }
+        error => error,
     }
 }
 
