@@ -83,7 +83,7 @@ pub async fn look(
         wanted: survey.tables.iter().map(|found| (found.oid, &found.relation.name)).collect(),
         on_recreate: config.on_recreate,
     };
-    let judged = lists::judge(&facts, |name| survey.listed.iter().any(|listed| listed.name == *name));
+    let judged = lists::judge(&facts, |name| config.tables.chooses(name));
     let mut faults = survey.faults.clone();
     faults.extend(judged.faults.iter().cloned());
     let is_recorded = |name: &&TableName| !state.tables().any(|(_, table)| table.name == **name);
