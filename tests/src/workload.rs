@@ -179,12 +179,12 @@ impl Writer {
                 self.committed.fetch_add(1, Ordering::Relaxed);
             }
             Ok(()) => self.totals.rolled_back += 1,
-            Err(cause) if is_conflict(&cause) && !self.client.is_closed() => {
+            Err(cause) if is_conflict(&cause) => {
                 self.client.batch_execute("ROLLBACK").await.map_err(Error::during("roll back after a conflict"))?;
                 self.totals.rolled_back += 1;
             }
             // Whether it was committed is for the server to know.
-            Err(_) if self.manner.persist && self.client.is_closed() => {
+            Err(cause) if self.manner.persist && is_loss(&cause) => {
                 self.client = connect_in_time(&self.server, &self.database).await?;
             }
             Err(cause) => return Err(Error::during(format!("write:\n{}", script.join(";\n")))(cause)),
@@ -223,6 +223,12 @@ async fn connect_in_time(server: &PostgresAddress, database: &str) -> Result<Cli
         }
     };
     tokio::time::timeout(WRITTEN_WITHIN, connect).await.map_err(Error::during("wait for the writer's server"))
+}
+
+/// The server went away, or is about to: it says so on connections that stand for a moment yet.
+fn is_loss(cause: &tokio_postgres::Error) -> bool {
+    let goes = [SqlState::ADMIN_SHUTDOWN, SqlState::CRASH_SHUTDOWN, SqlState::CANNOT_CONNECT_NOW];
+    cause.code().is_none_or(|code| goes.contains(code))
 }
 
 /// What two writers do to each other, and no fault of anybody.
