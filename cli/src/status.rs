@@ -47,7 +47,7 @@ struct Table {
     table: String,
     topic: String,
     partitions: i32,
-    /// Records published so far.
+    /// Records published so far to its topic, those of other tables there among them.
     records: u64,
     load: Load,
     /// Rows copied so far by the load under way.

@@ -228,6 +228,19 @@ fn alarms(mut section: Reader<'_>) -> Alarms {
     alarms
 }
 
+impl Config {
+    /// Whether a column of a table is published, masked or not.
+    pub fn publishes(&self, table: &TableName, column: &str) -> bool {
+        self.columns.get(table).is_none_or(|rule| rule.keeps(column))
+    }
+
+    /// What is wrong with the rule for a table's columns, if it has one. `key` are those of the key.
+    pub fn rule_fault(&self, table: &TableName, columns: &[String], key: &[String]) -> Option<String> {
+        let columns = columns.iter().cloned().collect();
+        self.columns.get(table)?.check(&columns, key).err().map(|fault| fault.to_string())
+    }
+}
+
 impl Topics {
     /// The topic of a table: one that it shares, if it is routed there, or its own.
     pub fn topic_of(&self, prefix: &str, table: &TableName) -> String {

@@ -40,7 +40,7 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
         }
         publication(&mut checks, &client, config, &tables).await?;
         carry::check(&mut checks, &client, config, &tables).await?;
-        Ok::<_, Error>(tables)
+        Ok::<_, Error>(shown(&mut checks, config, tables))
     };
     let tables = match looked.await {
         Ok(tables) => tables,
@@ -50,6 +50,21 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
         }
     };
     (checks.list, tables)
+}
+
+/// The tables with the columns that are published: what is hidden need not be in the target.
+fn shown(checks: &mut Checks, config: &source::Config, mut tables: Tables) -> Tables {
+    for rule in config.columns.keys().filter(|name| !tables.contains_key(name)) {
+        let found = "is about a table that source.tables does not publish";
+        checks.fault(format!("source.columns.\"{rule}\""), found, "correct the name, or take the rule out");
+    }
+    for (name, table) in &mut tables {
+        if let Some(fault) = config.rule_fault(name, &table.columns, &table.key) {
+            checks.fault(format!("table {name}"), fault, "correct its rule in source.columns");
+        }
+        table.columns.retain(|column| config.publishes(name, column));
+    }
+    tables
 }
 
 async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -> Result<(), Error> {
