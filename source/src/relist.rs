@@ -30,6 +30,8 @@ use crate::{Error, lockers, start, topics};
 
 /// How often it is asked how far the slot has come.
 const ASK_EVERY: Duration = Duration::from_millis(200);
+/// After so many times a person is told: a second or two is usual.
+const TELL_AFTER: u32 = 25;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -306,11 +308,16 @@ async fn wal_insert(client: &Client) -> Result<Lsn, Error> {
 /// Waits until the slot is confirmed up to `since`: what lies before is published, and visible to everybody, and need not be
 /// read through publications that were not there.
 async fn slot_passes(client: &Client, slot: &str, since: Lsn) -> Result<(), Error> {
+    let mut asked = 0;
     loop {
         let found = setup::slot(client, slot).await?.ok_or_else(|| Error::SlotGone { slot: slot.to_owned() })?;
         if found.confirmed >= since {
             return Ok(());
         }
+        if asked == TELL_AFTER {
+            tracing::info!(confirmed = %found.confirmed, %since, "waiting for the slot to be confirmed so far before the list changes");
+        }
+        asked += 1;
         tokio::time::sleep(ASK_EVERY).await;
     }
 }
