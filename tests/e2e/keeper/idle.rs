@@ -66,8 +66,41 @@ fn age(looks: &[Look], now: &Look) -> Duration {
 /// Without the idle rule of the source the slot would stay where it is, and the server would keep all of that for us.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_idle_slot_follows_while_neighbours_write() {
-    let length = std::env::var("TRIBUTARY_IDLE_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(SECONDS);
+    let length = std::env::var("TRIBUTARY_IDLE_SECONDS").ok().and_then(|text| text.parse().ok());
+    follow(World::builder().table(users()).own_source().start().await, length.unwrap_or(SECONDS)).await;
+}
+
+/// The server says by itself how far it has read. That is enough where nobody may write messages.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_slot_follows_by_keepalives_alone() {
     let mut world = World::builder().table(users()).own_source().start().await;
+    world.configuration.set("source.heartbeat_seconds", 0);
+    follow(world, SECONDS).await;
+}
+
+/// Where nobody writes anything the heartbeat shows that the whole way works: WAL, Kafka, and back to the slot.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_heartbeat_moves_a_slot_that_nobody_else_moves() {
+    let mut world = World::builder().table(users()).own_source().start().await;
+    world.configuration.set("source.heartbeat_seconds", 1);
+    let client = world.source(Role::Superuser).await;
+    let mut source = world.start(Part::Source);
+    source.ready(READY_WITHIN).await.expect("it streams");
+    let mut seen = vec![look(&client, &world.slot()).await.confirmed];
+    world
+        .until("the slot has moved a few times", Duration::from_secs(90), async || {
+            let now = look(&client, &world.slot()).await.confirmed;
+            if seen.last() != Some(&now) {
+                seen.push(now);
+            }
+            if seen.len() > 6 { Ok(()) } else { Err(format!("{seen:?}")) }
+        })
+        .await;
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+async fn follow(mut world: World, length: u64) {
     let (server, database) = (world.source_address().clone(), world.source_database());
     let client = world.source(Role::Superuser).await;
     let neighbour = format!("{}_neighbour", world.prefix());
