@@ -306,11 +306,21 @@ pub fn check_server(
         }
         stream.flushed = stream.flushed.min(switch.at);
         stream.timeline = system.timeline;
+    } else if stream.timeline != system.timeline {
+        // It was ours when the state was first read. While we waited for the slot, another went on with a newer server.
+        let newer = stream.timeline;
+        return Err(Error::Again(format!("what is published has gone on with timeline {newer} meanwhile")));
+    }
+    if end < stream.flushed {
+        // Nothing published is lost, or the history will tell; but what the server sent us once, and does not have any
+        // more, is no promise to readers of the state: what it writes there will be something else.
+        stream.flushed = confirmed.min(stream.flushed);
     }
     if confirmed > stream.flushed {
         return Err(Error::SlotAhead { slot: config.slot.clone(), confirmed, flushed: stream.flushed });
     }
-    if end < stream.position.commit {
+    // The commit record itself must be there, and where nothing was published yet there is none.
+    if stream.position > Position::before(end) {
         return Err(Error::Behind { end, published: stream.position });
     }
     Ok(())
