@@ -88,8 +88,8 @@ pub async fn look(
     let judged = lists::judge(&facts, |name| config.tables.chooses(name));
     let mut faults = survey.faults.clone();
     faults.extend(judged.faults.iter().cloned());
-    let is_recorded = |name: &&TableName| !state.tables().any(|(_, table)| table.name == **name);
-    faults.extend(survey.missing.iter().filter(is_recorded).map(setup::is_missing));
+    let is_unknown = |name: &&TableName| !state.tables().any(|(_, table)| table.name == **name);
+    faults.extend(survey.missing.iter().filter(is_unknown).map(setup::is_missing));
     faults.extend(start::moved_routes(config, prefix, state, survey));
     faults.extend(lost(client, config, state, survey, &judged).await?);
     let next = next_list(config, prefix, state, survey, &judged).unwrap_or_else(|more| {
