@@ -24,7 +24,7 @@ use crate::workload::{self, Manner, Pace, Workload};
 use crate::{Error, logs};
 
 /// A source that streams for so long without reaching the point at which it is to die will not: it is killed then.
-const UNREACHED_AFTER: Duration = Duration::from_millis(1500);
+const UNREACHED_AFTER: Duration = Duration::from_secs(3);
 /// How long it may take to stream, or to catch up, on a machine that has much else to do.
 const WELL_WITHIN: Duration = Duration::from_secs(120);
 /// Partitions of each topic.
