@@ -30,7 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// A place in the WAL and when it was its end, in milliseconds since 1970 by the server's clock.
 pub type Seen = Option<(Lsn, i64)>;
 
-/// The columns of `pg_replication_slots` differ from 14 to 18: what a server does not know is null.
+/// The columns of `pg_replication_slots` differ from 14 to 18: what a server does not know is null. On 16 every lost slot is
+/// `conflicting`, but on a primary there is no recovery that it could conflict with.
 const QUERY: &str = "
     SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8, current_database()::text,
            CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END::text,
@@ -39,7 +40,7 @@ const QUERY: &str = "
             FROM pg_settings WHERE name = 'idle_replication_slot_timeout'),
            s.slot_name IS NOT NULL, s.slot_type = 'physical', s.plugin::text, s.database::text, s.temporary, s.active_pid,
            s.wal_status, s.safe_wal_size, s.restart_lsn::text, s.confirmed_flush_lsn::text,
-           to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'conflicting')::bool, false),
+           to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'conflicting')::bool AND pg_is_in_recovery(), false),
            (extract(epoch FROM (to_jsonb(s) ->> 'inactive_since')::timestamptz) * 1000)::int8
     FROM (SELECT 1) AS one LEFT JOIN pg_replication_slots s ON s.slot_name = $1";
 

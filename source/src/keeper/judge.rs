@@ -58,7 +58,7 @@ pub struct Slot {
     pub confirmed_lsn: Option<Lsn>,
     /// 17 and later: why it cannot be read any more.
     pub invalidation_reason: Option<String>,
-    /// 16 and later: whether recovery on a standby has made it useless.
+    /// 16 and later, on a standby: whether recovery has made it useless.
     pub is_conflicting: bool,
     /// 17 and later: since when nobody reads from it.
     pub inactive_since_ms: Option<i64>,
