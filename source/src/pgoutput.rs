@@ -229,9 +229,12 @@ impl<'a> Reader<'a> {
     }
 
     fn cells(&mut self) -> Option<Vec<Cell<'a>>> {
-        let count = self.u16()?;
-        // A cell takes a byte at least: a count that the message cannot hold must not take memory either.
-        let mut cells = Vec::with_capacity(usize::from(count).min(self.payload.len() - self.at));
+        let count = usize::from(self.u16()?);
+        // A cell takes a byte at least: a count that the message cannot hold is refused before it takes memory.
+        if count > self.payload.len() - self.at {
+            return None;
+        }
+        let mut cells = Vec::with_capacity(count);
         for _ in 0..count {
             cells.push(match self.u8()? {
                 b'n' => Cell::Null,
@@ -332,6 +335,12 @@ mod tests {
         }
         let longer = bytes(&[&whole, b"n"]);
         assert_eq!(decode(&longer).expect_err("a byte too many").at, whole.len());
+    }
+
+    #[test]
+    fn a_count_that_the_message_cannot_hold_is_refused_before_any_cell_is_read() {
+        let refused = decode(b"I\0\0\0\x07N\xff\xffnnn").expect_err("three cells of 65535");
+        assert_eq!(refused.at, 8, "right behind the count");
     }
 
     #[test]
