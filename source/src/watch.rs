@@ -5,7 +5,8 @@
 //!                      └──▶ changes     rows that changed without being sent, by comparison with the imprint in the state
 //!
 //! Asked at the start, once a minute, and at each relation of the stream, since none of this is in the stream. The catalog
-//! can be ahead of the stream, never behind it: what has not happened here yet is noticed too early, and never too late.
+//! can be ahead of the stream, and then a change is noticed before its place. It is behind only while a commit is not
+//! visible yet, as when the synchronous standby is away: the next look notices.
 //! Pure but for [`look`]; it knows nothing of Kafka.
 
 use std::collections::{BTreeMap, BTreeSet};

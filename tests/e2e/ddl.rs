@@ -234,6 +234,56 @@ async fn told_to_continue_it_says_so_in_the_topic() {
     world.finish().await;
 }
 
+/// What was read before and what is read after do not belong together, so the load begins anew: also when it is killed on the way.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_altered_in_the_middle_of_its_copy_is_copied_anew() {
+    let mut world = world(items()).await;
+    world.configuration.set("source.chunk_rows_max", 20);
+    world.expect_log("changed without being sent");
+    world.in_source("INSERT INTO items SELECT i, 'item ' || i, i, 'c' || i FROM generate_series(10001, 20000) i").await;
+    let mut source = world.start(Part::Source);
+    world
+        .until("some of it is copied", READY_WITHIN, async || {
+            match world.topic(&world.tables[0]).await.rows().count() {
+                0 => Err("nothing".to_owned()),
+                _ => Ok(()),
+            }
+        })
+        .await;
+    world.in_source("ALTER TABLE items ADD COLUMN colour text DEFAULT 'red'").await;
+    source.logs("it is loaded again", SEEN_WITHIN).await.expect("it is seen");
+    source.kill9().await.expect("it is gone");
+    source.restart().expect("it starts again");
+    world.until_published().await;
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// The same was done in the target first, but for the values: these come with the load.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_altered_first_gets_the_values_of_old_rows() {
+    let mut world = world(items()).await;
+    world.configuration.set("source.on_rewrite", "reload");
+    world.expect_log("changed without being sent");
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world.until_equal().await;
+    let writer = Writer::start(&world).await;
+    for (target, source) in [
+        ("ADD COLUMN note text", "ADD COLUMN note text"),
+        ("ADD COLUMN colour text", "ADD COLUMN colour text DEFAULT 'red'"),
+        ("ADD COLUMN number bigint", "ADD COLUMN number bigserial"),
+    ] {
+        world.in_target(&format!("ALTER TABLE items {target}")).await;
+        world.in_source(&format!("ALTER TABLE items {source}")).await;
+    }
+    drop(writer);
+    world.until_equal().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 /// The server's version as a number.
 async fn version(client: &Client) -> i32 {
     let row = client.query_one("SELECT current_setting('server_version_num')::int4", &[]).await;

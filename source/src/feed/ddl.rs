@@ -67,6 +67,10 @@ impl Feed {
         let mut places = Vec::new();
         for (oid, now) in seen.tables {
             let Some(table) = self.state.table(oid) else { continue };
+            // Under FULL rows are changed without any key, and the stream says nothing when it becomes another one.
+            if let Some(lost) = lost_key(table, &now).filter(|_| now.identity == 'f') {
+                return Err(Error::NoKey { table: now.name, cause: lost });
+            }
             let silent = unsent(table, &now, None).silent;
             if silent.is_empty() {
                 self.record(oid, &now);
@@ -355,18 +359,19 @@ fn recall(
     // names rows: of another one nobody could tell since where in the stream it does.
     let is_there = !table.key.is_empty()
         && table.key.iter().all(|name| described.columns.iter().any(|column| column.name == *name));
-    let numbers = table.imprint.as_ref().map(|imprint| &imprint.key).filter(|key| !key.is_empty());
-    let names_rows = match (now, numbers) {
-        (Some(now), Some(numbers)) => now.keys.contains(numbers),
-        (None, _) | (_, None) => true,
-    };
-    match (is_there, names_rows) {
-        (true, true) => details.lasting_key = Some(table.key.clone()),
-        (true, false) => return Err(NoKey::Lost(table.key.join(", "))),
+    match now.and_then(|now| lost_key(table, now)) {
+        Some(lost) if is_there => return Err(lost),
+        None if is_there => details.lasting_key = Some(table.key.clone()),
         // Its columns have other names by now, or are gone.
-        (false, _) => {}
+        _ => {}
     }
     Ok(())
+}
+
+/// Whether the key by which the table is published names its rows no longer.
+fn lost_key(table: &Table, now: &watch::Table) -> Option<NoKey> {
+    let numbers = table.imprint.as_ref().map(|imprint| &imprint.key).filter(|key| !key.is_empty())?;
+    (!now.keys.contains(numbers)).then(|| NoKey::Lost(table.key.join(", ")))
 }
 
 /// How keys are routed must not change while their columns are the same. A type that is gone is routed as it was.

@@ -241,7 +241,7 @@ fn a_table_that_lost_its_key_goes_on_when_the_same_key_is_back() {
 #[test]
 fn under_full_the_published_key_stays_or_the_source_stops() {
     let mut altered = Altered::new(OnRewrite::Stop, 'f');
-    altered.alter(|table| table.keys = vec![vec![2], vec![1]]);
+    altered.alter(|table| (table.identity, table.keys) = ('f', vec![vec![2], vec![1]]));
     {
         let mut shown = altered.shown.lock().expect("nobody panics with it");
         shown.details.primary_key = vec!["name".into()];
@@ -250,7 +250,8 @@ fn under_full_the_published_key_stays_or_the_source_stops() {
     altered.insert(&users('f')).expect("so it goes on");
     assert_eq!(altered.world.rows().last().expect("a row").1, r#"{"id":1}"#);
     altered.alter(|table| table.keys = vec![vec![2]]);
-    altered.watch().expect("a row decides");
+    let stopped = altered.watch().expect_err("so does the watch");
+    assert!(matches!(stopped, Error::NoKey { cause: NoKey::Lost(_), .. }), "{stopped}");
     let stopped = altered.insert(&users('f')).expect_err("since when rows have the other key is not known");
     assert!(matches!(stopped, Error::NoKey { cause: NoKey::Lost(_), .. }), "{stopped}");
 }
