@@ -30,8 +30,8 @@ use session::{Answer, Session};
 
 /// As PostgreSQL's own `wal_receiver_timeout`.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
-/// How long the end of a stream may take. In the midst of a huge transaction the server does not listen.
-const STOP_MAX: Duration = Duration::from_secs(5);
+/// How long the end of a stream may take. In the midst of a huge transaction the server may not listen.
+const STOP_MAX: Duration = Duration::from_secs(3);
 /// PostgreSQL counts time from 2000-01-01 00:00 UTC, in microseconds; this many after 1970.
 const EPOCH_US: i64 = 946_684_800_000_000;
 
@@ -48,7 +48,6 @@ pub struct Replication {
     slot: String,
     /// What the server was told last: written, flushed, applied.
     told: [Lsn; 3],
-    silence_max: Duration,
     quiet: Quiet,
 }
 
@@ -68,7 +67,6 @@ impl Replication {
             session: Session::open(config, "replication").await?,
             slot: String::new(),
             told: [Lsn::ZERO; 3],
-            silence_max: SILENCE_MAX,
             quiet: Quiet::Heard(Instant::now()),
         })
     }
@@ -121,6 +119,12 @@ impl Replication {
         answer.map(drop).map_err(|error| about_slot(name, error))
     }
 
+    /// Makes a slot that nobody reads one that standbys take along. From 17 on.
+    pub async fn make_failover(&mut self, name: &str) -> Result<(), Error> {
+        let answer = self.session.command(&format!("alter the slot {name}"), &commands::make_failover(name)).await;
+        answer.map(drop).map_err(|error| about_slot(name, error))
+    }
+
     /// Any statement that a replication connection takes, SQL included. Of several the last one's rows are returned.
     pub async fn simple_query(&mut self, statement: &str) -> Result<Rows, Error> {
         let operation = statement.split_whitespace().next().unwrap_or_default().to_owned();
@@ -145,12 +149,6 @@ impl Replication {
         }
     }
 
-    /// After how long a silence the server counts as gone; 60 s unless told otherwise. At half of it the server is
-    /// asked for a sign of life.
-    pub fn silent_after(&mut self, limit: Duration) {
-        self.silence_max = limit;
-    }
-
     /// The next frame. Safe to cancel.
     pub async fn next(&mut self) -> Result<Frame, Error> {
         loop {
@@ -167,7 +165,7 @@ impl Replication {
             let since = match self.quiet {
                 Quiet::Heard(since) | Quiet::Asked(since) => since,
             };
-            let read = match timeout_at(since + self.silence_max / 2, self.session.fill()).await {
+            let read = match timeout_at(since + SILENCE_MAX / 2, self.session.fill()).await {
                 Ok(read) => read,
                 Err(_) => match self.silence().await? {
                     Some(read) => read,
@@ -196,7 +194,7 @@ impl Replication {
         Err(Error::Silent {
             server: self.session.server.clone(),
             during: format!("the stream of the slot {}", self.slot),
-            after: self.silence_max,
+            after: SILENCE_MAX,
             remedy: "the network between may have dropped the connection, or the server hangs",
         })
     }
@@ -249,49 +247,44 @@ impl Replication {
     /// A server that is blocked in sending still takes the few bytes that we write: they fit the sockets' buffers. One
     /// that does not take them for as long as it may be silent is gone.
     async fn flush(&mut self, operation: &str) -> Result<(), Error> {
-        let written = timeout(self.silence_max, self.session.flush(operation)).await;
+        let written = timeout(SILENCE_MAX, self.session.flush(operation)).await;
         written.unwrap_or_else(|_| {
             Err(Error::Silent {
                 server: self.session.server.clone(),
                 during: format!("an attempt to {operation}"),
-                after: self.silence_max,
+                after: SILENCE_MAX,
                 remedy: "the network between may have dropped the connection, or the server hangs",
             })
         })
     }
 
-    /// Ends the stream and the connection in order. What is still on its way is thrown away; it will be sent again
-    /// unless it was confirmed.
-    pub async fn stop(mut self) -> Result<(), Error> {
-        let mut ended = self.slot.is_empty();
-        if !ended {
-            let mut done = bytes::BytesMut::new();
-            postgres_protocol::message::frontend::copy_done(&mut done);
-            self.session.queue(&done);
-            self.flush("end the stream").await?;
-            let drained = timeout(STOP_MAX, self.drain()).await;
-            ended = drained.unwrap_or(Ok(false))?;
-        }
-        if !ended {
-            tracing::debug!("the server did not end the stream of {} in time: the connection is cut", self.slot);
-        }
-        let _ = timeout(STOP_MAX, self.session.close()).await;
-        Ok(())
-    }
-
-    async fn drain(&mut self) -> Result<bool, Error> {
-        let operation = "end the stream";
-        loop {
-            match frame::next(&mut self.session.read) {
-                Ok(Some(Message::Ready)) => return Ok(true),
-                Ok(Some(Message::Failure(cause))) => {
-                    return Err(Error::Server { operation: operation.to_owned(), cause });
-                }
-                Ok(Some(_)) => {}
-                Ok(None) => self.session.fill().await.map_err(|cause| self.session.lost(operation, cause))?,
-                Err(malformed) => return Err(self.session.confused(operation, malformed.0)),
+    /// Tells the server for the last time what need never be sent again, and ends the connection. Ends only when the server
+    /// has: then it has heard us, and the slot is free.
+    pub async fn stop(mut self, confirmed: Lsn) -> Result<(), Error> {
+        let server = self.session.server.clone();
+        let ended = async {
+            let [written, flushed, _] = self.told;
+            if confirmed > flushed {
+                self.status(written.max(confirmed), confirmed, confirmed, false).await?;
             }
-        }
+            // The end of a stream in order (CopyDone) would be answered only behind all that is being decoded. A good-bye
+            // is obeyed at once, and after what was said before it.
+            self.session.say_goodbye();
+            self.session.flush("say good-bye").await?;
+            // What still comes is thrown away; but a socket closed over unread bytes would take our last word with it.
+            while self.session.fill().await.is_ok() {
+                self.session.read.clear();
+            }
+            Ok(())
+        };
+        timeout(STOP_MAX, ended).await.unwrap_or_else(|_| {
+            Err(Error::Silent {
+                server,
+                during: "the end of the stream".to_owned(),
+                after: STOP_MAX,
+                remedy: "it may not have heard how far we are, and send some of it again",
+            })
+        })
     }
 
     /// Why a slot could not be made: for what can be put right the error says how.

@@ -115,6 +115,8 @@ pub struct Config {
     pub publication: String,
     /// Whether publication and slot are made if they are missing; else that is a fault.
     pub create: bool,
+    /// Whether standbys are to take the slot along (17+).
+    pub failover: bool,
     /// Whether a delete is followed by a tombstone.
     pub tombstones: bool,
     /// Whether existing rows are copied.
@@ -177,6 +179,7 @@ impl Config {
             slot,
             publication: section.or("publication", ours),
             create: section.or("create", false),
+            failover: section.or("failover", false),
             tombstones: section.or("tombstones", true),
             snapshot: section.parsed("snapshot").unwrap_or(Snapshot::Initial),
             on_recreate: section.parsed("on_recreate").unwrap_or(OnRecreate::Stop),

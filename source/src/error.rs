@@ -1,5 +1,8 @@
 //! What can go wrong between PostgreSQL and Kafka, and where each failure leads.
 
+use std::fmt;
+
+use schemas::state::{HISTORY_MAX, Sent};
 use schemas::{Lsn, Position, TableName};
 
 use crate::keeper::Lost;
@@ -98,6 +101,38 @@ pub enum Error {
         #[source]
         cause: Box<postgres::Error>,
     },
+    /// A standby was promoted that had not taken the slot along.
+    #[error(
+        "{server} has no slot {slot}: timeline {timeline} began on a standby that had not synchronised it, and what was committed around that moment is lost to us; load again under a new prefix, and before the next failover set source.failover = true and sync_replication_slots = on at the standby (PostgreSQL 17 and later)"
+    )]
+    SlotLeftBehind {
+        /// The new primary.
+        server: String,
+        /// The slot.
+        slot: String,
+        /// The timeline that began with the promotion.
+        timeline: u32,
+    },
+    /// The slot is there, but cannot be gone on with.
+    #[error("cannot go on with the slot {slot}: it {what}; load again under a new prefix")]
+    SlotUnusable {
+        /// The slot.
+        slot: String,
+        /// Completes the sentence.
+        what: String,
+    },
+    /// The server writes a timeline that did not come from the one that was published from.
+    #[error(
+        "{server} writes timeline {found}, which did not come out of timeline {recorded} that was published from: it is an old primary, or another branch; take it out of source.url, or make it a standby of the present primary (pg_rewind, pg_basebackup)"
+    )]
+    OtherTimeline {
+        /// The server.
+        server: String,
+        /// What it writes.
+        found: u32,
+        /// What the state says.
+        recorded: u32,
+    },
     /// The server has less than what was published.
     #[error(
         "the server's WAL ends at {end}, before {published} that was published: it was restored from an older state; load again under a new prefix"
@@ -110,7 +145,7 @@ pub enum Error {
     },
     /// After a failover the new primary lacks something that was published.
     #[error(
-        "timeline {timeline} of the server branched off at {at}, before {published} that was published: the new primary never had these changes; compare the two sides, then load again under a new prefix"
+        "timeline {timeline} of the server branched off at {at}, before {published} that was published: the new primary never had {}; take these events back by hand where they went, then load again under a new prefix; with synchronized_standby_slots at the primary (PostgreSQL 17 and later) nothing is published that a standby lacks", Transactions(.lost)
     )]
     Diverged {
         /// The server's timeline.
@@ -119,6 +154,8 @@ pub enum Error {
         at: Lsn,
         /// The state's position.
         published: Position,
+        /// The transactions that it never had, as far as they are remembered.
+        lost: Vec<Sent>,
     },
     /// What is sent again is not what was published.
     #[error(
@@ -290,6 +327,18 @@ impl Error {
             }
             _ => Severity::Fatal,
         }
+    }
+}
+
+/// Names transactions as their events do: by the commit in the header `position`, and `source.txId`.
+struct Transactions<'s>(&'s [Sent]);
+
+impl fmt::Display for Transactions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // All that is remembered is among them: then there may be more.
+        let more = if self.0.len() >= HISTORY_MAX { "at least " } else { "" };
+        write!(f, "{more}the transactions")?;
+        self.0.iter().try_for_each(|Sent(commit, xid, _)| write!(f, "\n  - commit {commit}, txId {xid}"))
     }
 }
 

@@ -44,6 +44,8 @@ use watcher::Watcher;
 
 /// How often it is asked which transactions are visible.
 const OBSERVE_EVERY: Duration = Duration::from_secs(1);
+/// How long the last look at what is visible may take.
+const LAST_LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// What reaches the loop.
 #[derive(Debug)]
@@ -122,7 +124,9 @@ pub async fn run(
         Some(state) => state,
         None => start::first(config, kafka, prefix, stop).await?,
     };
-    let client = postgres::connect(&config.postgres, "source").await?;
+    let (client, here) = postgres::connect_at(&config.postgres, "source").await?;
+    // All of a session is of one server: while a failover is under way, two may call themselves the primary.
+    let config = &Config { postgres: here, ..config.clone() };
     let (inputs, received) = mpsc::channel();
     let shared = Arc::new(Shared::default());
     let settings = stream::Settings {
@@ -132,15 +136,19 @@ pub async fn run(
         since: early.stream.since.unwrap_or(Lsn::ZERO),
         buffer_bytes_max: config.buffer_bytes_max,
     };
-    let identified = stream::spawn(settings, shared.clone(), inputs.clone(), session.clone()).map_err(Error::Thread)?;
-    let identified = identified.await.map_err(|_| Error::Stopped)??;
+    let settling = shared.settling();
+    let stream = stream::spawn(settings, shared.clone(), inputs.clone(), session.clone()).map_err(Error::Thread)?;
+    let identified = stream.identified.await.map_err(|_| Error::Stopped)??;
     start::check_identity(config, prefix, &early, &identified.system, &identified.switches)?;
     // Only of the right server: what another one lacks is no fault of its own.
-    let mut survey = survey(&client, config).await?;
+    let timeline = identified.system.timeline;
+    let mut survey = survey(&client, config, &early, timeline).await?;
+    start::check_slot(config, &survey, &early, timeline)?;
     let mut look = relist::look(&client, config, prefix, &early, &survey).await?;
     reached(Phase::Ready);
     // Nobody at the other end means that the thread was told to stop.
-    identified.go.send(()).map_err(|()| Error::Stopped)?;
+    let go = stream::Go { make_failover: config.failover && survey.slot.as_ref().is_some_and(|slot| !slot.failover) };
+    identified.go.send(go).map_err(|_| Error::Stopped)?;
     let started = identified.started.await.map_err(|_| Error::Stopped)?;
     started.map_err(|error| match error {
         postgres::Error::SlotMissing { slot } => Error::SlotGone { slot },
@@ -163,7 +171,7 @@ pub async fn run(
         if list(&state) != list(&early) {
             return Err(Error::Again("the list of publications has changed meanwhile".into()));
         }
-        survey = self::survey(&client, config).await?;
+        survey = self::survey(&client, config, &state, timeline).await?;
         look = relist::look(&client, config, prefix, &state, &survey).await?;
     }
     start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
@@ -177,7 +185,7 @@ pub async fn run(
 
     let client = Arc::new(client);
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
-    let mut helpers = Helpers::start(config, &survey, &state, &rules, &inputs, &session).await?;
+    let mut helpers = Helpers::start(config, &survey, &state, &rules, &inputs, &shared, &session).await?;
     helpers.watch(config, &state, &leaving, &inputs, &session).await?;
     let look_at_topics = topics::watch(admin, topic::of_state(prefix), state.clone());
     helpers.add("the look at topics", look_at_topics, &inputs, &session);
@@ -198,7 +206,7 @@ pub async fn run(
     };
     let work = Loop::new(feed, shared, settings);
     let stopping = session.clone();
-    tracing::info!(slot = %config.slot, confirmed = %slot.confirmed, "streaming");
+    tracing::info!(server = %config.postgres, slot = %config.slot, confirmed = %slot.confirmed, "streaming");
     reached(Phase::Streaming);
     let (ended, mut end) = oneshot::channel();
     let run = move || drop(ended.send(work.run(publisher, &limits, received, &stopping)));
@@ -214,18 +222,23 @@ pub async fn run(
         }
     };
     drop(helpers);
+    // Whoever comes next finds the slot free, and confirmed as far as we got.
+    drop(settling);
+    session.cancel();
+    let _ = stream.ended.await;
     ended
 }
 
 /// Looks at a server that was published from before.
-async fn survey(client: &postgres::Client, config: &Config) -> Result<Survey, Error> {
+async fn survey(client: &postgres::Client, config: &Config, state: &State, timeline: u32) -> Result<Survey, Error> {
     let survey = setup::survey(client, config).await?;
     // A failover may be under way: what a standby shows of slots and tables proves nothing.
     if survey.standby {
         return Err(Error::Standby(config.postgres.display()));
     }
+    // Nothing else counts then.
     if survey.slot.is_none() {
-        return Err(Error::SlotGone { slot: config.slot.clone() });
+        return Err(start::slot_missing(config, state, timeline));
     }
     match survey.unusable.clone() {
         Some(Unusable::Foreign(why)) => Err(Error::SlotForeign { slot: config.slot.clone(), why }),
@@ -250,12 +263,13 @@ impl Helpers {
         state: &State,
         rules: &ByOid,
         inputs: &Sender<Input>,
+        shared: &Arc<Shared>,
         session: &CancellationToken,
     ) -> Result<Helpers, Error> {
         let mut helpers = Vec::new();
         let observer = postgres::connect(&config.postgres, "observer").await?;
-        let observer = Messages::prepare(observer, &start::message_prefix(&config.slot)).await?;
-        let observe = observe(observer, config.heartbeat, inputs.clone());
+        let observer = Arc::new(Messages::prepare(observer, &start::message_prefix(&config.slot)).await?);
+        let observe = observe(observer.clone(), config.heartbeat, inputs.clone());
         helpers.push(tokio::spawn(report("the observer", inputs.clone(), session.clone(), observe)).abort_handle());
         let tasks = tasks(state);
         if !tasks.is_empty() {
@@ -275,13 +289,8 @@ impl Helpers {
             let read = reader.run(tasks);
             helpers.push(tokio::spawn(report("the reader", inputs.clone(), session.clone(), read)).abort_handle());
         }
-        let (stopped, inputs) = (session.clone(), inputs.clone());
-        let forward = async move {
-            stopped.cancelled().await;
-            // The loop may have ended by itself.
-            let _ = inputs.send(Input::Stop);
-        };
-        helpers.push(tokio::spawn(forward).abort_handle());
+        let end = end(observer, inputs.clone(), shared.clone(), session.clone());
+        helpers.push(tokio::spawn(end).abort_handle());
         Ok(Helpers(helpers))
     }
 
@@ -397,11 +406,26 @@ impl Drop for Watch {
     }
 }
 
+/// The session ends: what is visible of all that the stream has brought may be confirmed with the last commit.
+async fn end(messages: Arc<Messages>, inputs: Sender<Input>, shared: Arc<Shared>, session: CancellationToken) {
+    session.cancelled().await;
+    let look = async {
+        shared.still().await;
+        messages.snapshot().await
+    };
+    // A server that does not answer has the rest sent again.
+    if let Ok(Ok(snapshot)) = tokio::time::timeout(LAST_LOOK_MAX, look).await {
+        // The loop may have ended by itself, here and below.
+        let _ = inputs.send(Input::Visible(snapshot));
+    }
+    let _ = inputs.send(Input::Stop);
+}
+
 /// Asks each second what is visible, and writes a beat now and then.
 ///
 /// A beat is a transaction in the stream though nobody writes to our tables: it comes back by the way that every change
 /// takes, and is answered by a state record. So an idle slot moves on, and a way that is blocked shows.
-async fn observe(messages: Messages, heartbeat: Option<Duration>, inputs: Sender<Input>) -> Result<(), Error> {
+async fn observe(messages: Arc<Messages>, heartbeat: Option<Duration>, inputs: Sender<Input>) -> Result<(), Error> {
     let mut tick = tokio::time::interval(OBSERVE_EVERY);
     let (mut heartbeat, mut beaten) = (heartbeat, None::<Instant>);
     loop {

@@ -51,6 +51,8 @@ pub struct Survey {
     pub slot: Option<Slot>,
     /// Why it is none that we could read from.
     pub unusable: Option<Unusable>,
+    /// `synchronized_standby_slots`: the standbys that must have what we are sent. From 17 on.
+    pub synchronized: String,
 }
 
 /// What a publication lacks.
@@ -87,6 +89,12 @@ pub fn is_missing(table: &TableName) -> String {
 pub struct Slot {
     /// How far it is confirmed.
     pub confirmed: schemas::Lsn,
+    /// Whether standbys take it along. From 17 on, as what follows.
+    pub failover: bool,
+    /// Whether it came from another server that way.
+    pub synced: bool,
+    /// Whether it goes with its connection.
+    pub temporary: bool,
 }
 
 /// Looks at everything.
@@ -109,12 +117,20 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
 
 /// The slot called `name`.
 pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
-    let query = "SELECT coalesce(confirmed_flush_lsn, '0/0')::text FROM pg_replication_slots WHERE slot_name = $1";
+    let query = "SELECT coalesce(confirmed_flush_lsn, '0/0')::text, temporary,
+                        coalesce((to_jsonb(s) ->> 'failover')::bool, false),
+                        coalesce((to_jsonb(s) ->> 'synced')::bool, false)
+                 FROM pg_replication_slots s WHERE slot_name = $1";
     let row = client
         .query_opt(query, &[&name])
         .await
         .map_err(|cause| Error::statement("look at the replication slot", cause))?;
-    Ok(row.map(|row| Slot { confirmed: row.get::<_, String>(0).parse().unwrap_or_default() }))
+    Ok(row.map(|row| Slot {
+        confirmed: row.get::<_, String>(0).parse().unwrap_or_default(),
+        temporary: row.get(1),
+        failover: row.get(2),
+        synced: row.get(3),
+    }))
 }
 
 /// Up to where the server's WAL is safe.
@@ -129,17 +145,23 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
                         (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user)
                         OR EXISTS (SELECT FROM pg_roles r WHERE r.rolname = 'rds_replication' AND pg_has_role(r.oid, 'usage')),
                         current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
-                        current_user::text";
+                        current_user::text, coalesce(current_setting('synchronized_standby_slots', true), '')";
     let row = client.query_one(query, &[]).await.map_err(|cause| Error::statement("look at the server", cause))?;
     let slot_is_there = slot(client, &config.slot).await?.is_some();
     survey.standby = row.get(2);
+    survey.synchronized = row.get(6);
     survey.version = row.get::<_, i32>(0).unsigned_abs();
+    let survey_version = survey.version;
     let mut fault = |is: bool, text: String| {
         if is {
             survey.faults.push(text)
         }
     };
     fault(survey.version < 140_000, "the server is older than PostgreSQL 14: upgrade it".into());
+    fault(
+        config.failover && survey_version < 170_000,
+        "source.failover needs PostgreSQL 17: set it to false; before 17 it is the cluster's manager that keeps slots through a failover (Patroni's permanent slots, the extension pg_failover_slots)".into(),
+    );
     let level: String = row.get(1);
     fault(
         level != "logical",

@@ -74,7 +74,9 @@ pub async fn first(
     prefix: &str,
     stop: &CancellationToken,
 ) -> Result<State, Error> {
-    let client = postgres::connect(&config.postgres, "setup").await?;
+    let (client, here) = postgres::connect_at(&config.postgres, "setup").await?;
+    // All that is made is made on one server.
+    let config = &Config { postgres: here, ..config.clone() };
     // Two first starts at a time would make and drop each other's slot, so the second waits, and then finds a state.
     let lock =
         format!("SELECT pg_advisory_lock(hashtextextended({}, 0))", quote::literal(&message_prefix(&config.slot)));
@@ -211,7 +213,8 @@ async fn make_slot(config: &Config, survey: &Survey, stop: &CancellationToken) -
     }
     let system = replication.identify().await?;
     tracing::info!(slot = %config.slot, "making the slot; this waits for all transactions that are writing");
-    let created = stop.run_until_cancelled(replication.create_slot(&config.slot, Lifetime::Permanent)).await;
+    let lifetime = if config.failover { Lifetime::Failover } else { Lifetime::Permanent };
+    let created = stop.run_until_cancelled(replication.create_slot(&config.slot, lifetime)).await;
     let slot = created.ok_or(Error::Stopped)??;
     wait_until_visible(config, &slot.snapshot, stop).await?;
     Ok((system, slot.consistent_point))
@@ -273,12 +276,17 @@ pub fn check_identity(
     switches: &[Switch],
 ) -> Result<(), Error> {
     let stream = &state.stream;
-    let ours = stream.timeline == system.timeline || switches.iter().any(|switch| switch.timeline == stream.timeline);
-    let same = stream.system_id == system.system_id
-        && stream.database == config.postgres.database
-        && stream.slot == config.slot;
-    if same && ours {
-        return Ok(());
+    let same = stream.database == config.postgres.database && stream.slot == config.slot;
+    if same && stream.system_id == system.system_id {
+        return if is_ours(state, system, switches) {
+            Ok(())
+        } else {
+            Err(Error::OtherTimeline {
+                server: config.postgres.display(),
+                found: system.timeline,
+                recorded: stream.timeline,
+            })
+        };
     }
     let words = |system: &str, timeline: u32, database: &str, slot: &str| {
         format!("system {system}, timeline {timeline}, database {database}, slot {slot}")
@@ -290,6 +298,41 @@ pub fn check_identity(
     })
 }
 
+/// Whether the server's timeline is the state's, or came out of it.
+fn is_ours(state: &State, system: &System, switches: &[Switch]) -> bool {
+    let recorded = state.stream.timeline;
+    recorded == system.timeline || switches.iter().any(|switch| switch.timeline == recorded)
+}
+
+/// Why the slot of a state is not there.
+pub fn slot_missing(config: &Config, state: &State, timeline: u32) -> Error {
+    let (server, slot) = (config.postgres.display(), config.slot.clone());
+    if state.stream.timeline == timeline {
+        Error::SlotGone { slot }
+    } else {
+        Error::SlotLeftBehind { server, slot, timeline }
+    }
+}
+
+/// Still before anything is touched: a slot that did not come along in a failover, or came along unusable, is known by now.
+pub fn check_slot(config: &Config, survey: &Survey, state: &State, timeline: u32) -> Result<(), Error> {
+    let Some(slot) = &survey.slot else { return Err(slot_missing(config, state, timeline)) };
+    let unusable = |what: String| Err(Error::SlotUnusable { slot: config.slot.clone(), what });
+    if slot.temporary {
+        return unusable("is temporary, and was not ready when its server was promoted".to_owned());
+    }
+    // Where standbys are trusted to take it along, one made by hand proves nothing of what lies before it.
+    if state.stream.timeline != timeline && config.failover && !slot.synced {
+        return unusable(format!("was made on timeline {timeline} by hand instead of taken along"));
+    }
+    if config.failover && survey.synchronized.is_empty() {
+        tracing::warn!(
+            "source.failover is set, but synchronized_standby_slots is empty: after a failover Kafka may hold what the new primary never had, and the source will stop; name the standbys' physical slots in it at the primary"
+        );
+    }
+    Ok(())
+}
+
 /// Step 4, as far as the server goes: what it has must be what was published, and the slot not beyond it.
 pub fn check_server(
     config: &Config,
@@ -299,10 +342,21 @@ pub fn check_server(
     confirmed: Lsn,
     end: Lsn,
 ) -> Result<(), Error> {
+    if !is_ours(state, system, switches) {
+        return Err(Error::Again(format!(
+            "another instance has gone on to timeline {}, which {} does not have",
+            state.stream.timeline, config.postgres
+        )));
+    }
     let stream = &mut state.stream;
     if let Some(switch) = switches.iter().find(|switch| switch.timeline == stream.timeline) {
         if stream.position > Position::before(switch.at) {
-            return Err(Error::Diverged { timeline: system.timeline, at: switch.at, published: stream.position });
+            return Err(Error::Diverged {
+                timeline: system.timeline,
+                at: switch.at,
+                published: stream.position,
+                lost: stream.history.iter().filter(|sent| sent.0 >= switch.at).copied().collect(),
+            });
         }
         stream.flushed = stream.flushed.min(switch.at);
         stream.timeline = system.timeline;
@@ -381,3 +435,6 @@ pub fn now_ms() -> i64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,7 +15,7 @@ use postgres::{Error, Frame, Replication};
 use schemas::Lsn;
 use service::failpoint;
 use tokio::sync::{Notify, oneshot};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::session::{Input, Watch};
 
@@ -36,12 +36,27 @@ pub struct Shared {
     /// Bytes handed over and not released.
     waiting: AtomicUsize,
     released: Notify,
+    /// The thread hands over nothing more.
+    still: CancellationToken,
+    /// The loop allows nothing more.
+    settled: CancellationToken,
 }
 
 impl Shared {
     /// The loop has everything before `lsn` in a committed state record.
     pub fn confirm(&self, lsn: Lsn) {
         self.confirmed.fetch_max(lsn.0, Ordering::Relaxed);
+    }
+
+    /// Waits until the thread hands over nothing more.
+    pub async fn still(&self) {
+        self.still.cancelled().await;
+    }
+
+    /// When this is dropped, the loop allows nothing more to be confirmed: what it has allowed is told, and the thread ends.
+    #[must_use]
+    pub fn settling(&self) -> DropGuard {
+        self.settled.clone().drop_guard()
     }
 
     /// The loop is done with this many bytes.
@@ -59,9 +74,16 @@ pub struct Identified {
     /// The switches that led to its timeline.
     pub switches: Vec<Switch>,
     /// Say so, and the slot is taken.
-    pub go: oneshot::Sender<()>,
+    pub go: oneshot::Sender<Go>,
     /// Answered when the slot is ours.
     pub started: oneshot::Receiver<Result<(), Error>>,
+}
+
+/// The slot is to be taken.
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    /// Whether it must first be made one that standbys take along.
+    pub make_failover: bool,
 }
 
 /// What the thread needs to know.
@@ -79,16 +101,29 @@ pub struct Settings {
     pub buffer_bytes_max: usize,
 }
 
+/// What the thread tells whoever has started it.
+#[derive(Debug)]
+pub struct Started {
+    /// What the server is, once it has answered.
+    pub identified: oneshot::Receiver<Result<Identified, Error>>,
+    /// Told when the thread has ended.
+    pub ended: oneshot::Receiver<()>,
+}
+
 /// Starts the thread. It ends when `stop` is cancelled, when nobody listens any more, or with an error that the loop hears.
+/// If it can, it tells the server at the end what the loop has allowed until it settled.
 pub fn spawn(
     settings: Settings,
     shared: Arc<Shared>,
     inputs: Sender<Input>,
     stop: CancellationToken,
-) -> std::io::Result<oneshot::Receiver<Result<Identified, Error>>> {
+) -> std::io::Result<Started> {
     let (identified, answer) = oneshot::channel();
-    let session = stop.clone();
+    let (ending, ended) = oneshot::channel();
     let run = move || {
+        // Dropped with the thread, whatever ends it.
+        let _ending: oneshot::Sender<()> = ending;
+        let _still = shared.still.clone().drop_guard();
         let _watch = Watch { part: "the stream", inputs: inputs.clone() };
         let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
             Ok(runtime) => runtime,
@@ -98,37 +133,55 @@ pub fn spawn(
             }
         };
         let work = async {
-            let replication = match identify(&settings.postgres).await {
-                Err(error) => return drop(identified.send(Err(error))),
-                Ok((replication, system, switches)) => {
-                    let (go, going) = oneshot::channel();
-                    let (started, start) = oneshot::channel();
-                    if identified.send(Ok(Identified { system, switches, go, started: start })).is_err()
-                        || going.await.is_err()
-                    {
-                        return;
-                    }
-                    match take_slot(replication, &settings).await {
-                        Err(error) => return drop(started.send(Err(error))),
-                        Ok(replication) => {
-                            if started.send(Ok(())).is_err() {
-                                return;
-                            }
-                            replication
-                        }
-                    }
-                }
-            };
-            if let Err(error) = pump(replication, &settings, &shared, &inputs).await {
+            let taken = stop.run_until_cancelled(take(&settings, identified)).await.flatten();
+            let Some(mut replication) = taken else { return };
+            match stop.run_until_cancelled(pump(&mut replication, &settings, &shared, &inputs)).await {
                 // Nobody listens: the session is over already.
-                let _ = inputs.send(Input::Failed(of_stream(error, &settings.publications)));
-                session.cancel();
+                Some(Err(error)) => {
+                    let _ = inputs.send(Input::Failed(of_stream(error, &settings.publications)));
+                    stop.cancel();
+                }
+                Some(Ok(())) | None => last_word(replication, &shared).await,
             }
         };
-        runtime.block_on(stop.run_until_cancelled(work));
+        runtime.block_on(work);
     };
     std::thread::Builder::new().name("stream".into()).spawn(run)?;
-    Ok(answer)
+    Ok(Started { identified: answer, ended })
+}
+
+/// Connects, tells what the server is, and takes the slot once it may. `None`: it may not, or cannot; then that is told.
+async fn take(settings: &Settings, identified: oneshot::Sender<Result<Identified, Error>>) -> Option<Replication> {
+    let (replication, system, switches) = match identify(&settings.postgres).await {
+        Ok(found) => found,
+        Err(error) => {
+            // Whoever asked is gone where this fails, here and below.
+            let _ = identified.send(Err(error));
+            return None;
+        }
+    };
+    let (go, going) = oneshot::channel();
+    let (started, start) = oneshot::channel();
+    identified.send(Ok(Identified { system, switches, go, started: start })).ok()?;
+    let go = going.await.ok()?;
+    match take_slot(replication, settings, go).await {
+        Ok(replication) => started.send(Ok(())).ok().map(|()| replication),
+        Err(error) => {
+            let _ = started.send(Err(error));
+            None
+        }
+    }
+}
+
+/// The loop may still commit what it has begun. What it allows then is told, so that a restart is sent none of it again.
+async fn last_word(replication: Replication, shared: &Shared) {
+    shared.still.cancel();
+    shared.settled.cancelled().await;
+    let confirmed = Lsn(shared.confirmed.load(Ordering::Relaxed));
+    match replication.stop(confirmed).await {
+        Ok(()) => tracing::debug!(%confirmed, "the server knows how far we are"),
+        Err(error) => tracing::debug!(%confirmed, "the last word did not reach the server: {}", service::chain(&error)),
+    }
 }
 
 async fn identify(config: &postgres::Config) -> Result<(Replication, System, Vec<Switch>), Error> {
@@ -139,10 +192,19 @@ async fn identify(config: &postgres::Config) -> Result<(Replication, System, Vec
 }
 
 /// Waits for the slot: another instance may hold it, and only one may publish.
-async fn take_slot(mut replication: Replication, settings: &Settings) -> Result<Replication, Error> {
+async fn take_slot(mut replication: Replication, settings: &Settings, go: Go) -> Result<Replication, Error> {
     let mut told = None;
+    let mut make_failover = go.make_failover;
     loop {
-        match replication.start(&settings.slot, &settings.publications, settings.since).await {
+        let taken = async {
+            if make_failover {
+                replication.make_failover(&settings.slot).await?;
+                make_failover = false;
+                tracing::info!(slot = settings.slot, "standbys that synchronise slots take the slot along from now on");
+            }
+            replication.start(&settings.slot, &settings.publications, settings.since).await
+        };
+        match taken.await {
             Ok(()) => return Ok(replication),
             Err(error @ Error::SlotActive { .. }) => {
                 let text = error.to_string();
@@ -158,7 +220,7 @@ async fn take_slot(mut replication: Replication, settings: &Settings) -> Result<
 }
 
 async fn pump(
-    mut replication: Replication,
+    replication: &mut Replication,
     settings: &Settings,
     shared: &Shared,
     inputs: &Sender<Input>,

@@ -1,8 +1,10 @@
 //! SIGTERM in every phase: it ends within its grace, with exit code 0, and nothing is lost.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use harness::World;
+use harness::oracle::audit;
 use harness::port;
 use harness::process::Part;
 use harness::servers::Role;
@@ -37,6 +39,42 @@ async fn sigterm_at_any_moment_ends_it_and_loses_nothing() {
     world.check_topics().await;
     world.until_streams_agree().await;
     run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// What was committed is told to the server before the connection closes: it sends nothing of it again. But for the
+/// transaction in whose midst the stop came, which is no whole one yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_tells_the_server_how_far_it_got() {
+    let shapes = workload::all();
+    let mut world = World::builder().tables(workload::tables()).start().await;
+    let source_database = world.source(Role::Superuser).await;
+    let pace = Pace { writers: 4, transactions_per_second: 50 };
+    let mut source = world.start(Part::Source);
+    for _ in 0..4 {
+        source.ready(READY_WITHIN).await.expect("it streams");
+        let (seed, database) = (rand::random(), world.source_database());
+        let writers = Workload::start(world.source_address(), &database, seed, pace, &shapes);
+        let records = world
+            .until("the first of them are published", READY_WITHIN, async || {
+                let position = world.last_position().await?;
+                if position > 0 { Ok(position) } else { Err("nothing yet".to_owned()) }
+            })
+            .await;
+        source.stop().await.expect("SIGTERM ends it with exit code 0");
+        writers.stop().await.expect("the writers write");
+        let published = world.last_position().await.expect("the topics can be read");
+        assert!(published >= records, "the topics lost records");
+        let changes =
+            audit::changes(&source_database, &world.slot(), &world.slot()).await.expect("nobody reads the slot");
+        let again: BTreeSet<u64> =
+            changes.values().flatten().map(|change| change.0).filter(|commit| *commit <= published).collect();
+        assert!(again.len() <= 1, "published up to {published:X}, and yet to be sent again: {again:X?}");
+        source.restart().expect("it starts again");
+    }
+    source.ready(READY_WITHIN).await.expect("it streams");
+    world.until_published().await;
+    source.stop().await.expect("it ends");
     world.finish().await;
 }
 

@@ -81,6 +81,11 @@ impl World {
         &self.source
     }
 
+    /// From here on the source is another server, as after the promotion of a standby.
+    pub fn source_moves_to(&mut self, address: &PostgresAddress) {
+        self.source = address.clone();
+    }
+
     /// Where the target server answers.
     pub fn target_address(&self) -> &PostgresAddress {
         &self.target
@@ -218,6 +223,19 @@ impl World {
             tables::compare_rows(&source, table, &rows).await?;
         }
         Ok(())
+    }
+
+    /// The commit LSN of the last change that stands in any topic; 0 where there is none.
+    pub async fn last_position(&self) -> Result<u64, String> {
+        let mut last = 0;
+        for table in &self.tables {
+            let records =
+                topic::read(&self.kafka, &self.topic_name(table)).await.map_err(|cause| format!("{cause:?}"))?;
+            for record in records.rows() {
+                last = last.max(record.places()?.0);
+            }
+        }
+        Ok(last)
     }
 
     /// Every change since the audit's slot was made stands in the topics once.

@@ -55,6 +55,8 @@ impl Slot {
 pub enum Lifetime {
     /// Until it is dropped.
     Permanent,
+    /// The same, and standbys that synchronise slots take it along. From 17 on.
+    Failover,
     /// Until its connection ends.
     Temporary,
 }
@@ -77,13 +79,18 @@ pub(super) fn switches(history: &str) -> Vec<Switch> {
     history.lines().filter_map(switch).collect()
 }
 
-/// The form that 14 to 18 understand.
+/// The form that 14 to 18 understand, but for what only 17 and later can.
 pub(super) fn create_slot(name: &str, lifetime: Lifetime) -> String {
-    let temporary = match lifetime {
-        Lifetime::Permanent => "",
-        Lifetime::Temporary => "TEMPORARY ",
+    let options = match lifetime {
+        Lifetime::Permanent => "LOGICAL pgoutput EXPORT_SNAPSHOT",
+        Lifetime::Failover => "LOGICAL pgoutput (SNAPSHOT 'export', FAILOVER true)",
+        Lifetime::Temporary => "TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT",
     };
-    format!("CREATE_REPLICATION_SLOT {} {temporary}LOGICAL pgoutput EXPORT_SNAPSHOT", identifier(name))
+    format!("CREATE_REPLICATION_SLOT {} {options}", identifier(name))
+}
+
+pub(super) fn make_failover(name: &str) -> String {
+    format!("ALTER_REPLICATION_SLOT {} (FAILOVER true)", identifier(name))
 }
 
 pub(super) fn start(slot: &str, publications: &[&str], from: Lsn) -> String {
@@ -119,6 +126,7 @@ mod tests {
             create_slot("x\"y", Lifetime::Temporary),
             r#"CREATE_REPLICATION_SLOT "x""y" TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"#
         );
+        assert_eq!(make_failover("x\"y"), r#"ALTER_REPLICATION_SLOT "x""y" (FAILOVER true)"#);
     }
 
     #[test]

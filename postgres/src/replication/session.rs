@@ -297,12 +297,9 @@ impl Session {
         written.await.map_err(|cause| self.lost(operation, cause))
     }
 
-    /// Says good-bye. What fails here is of no use to anyone.
-    pub(super) async fn close(mut self) {
+    /// Queues the word that ends the connection.
+    pub(super) fn say_goodbye(&mut self) {
         frontend::terminate(&mut self.write);
-        if self.flush("say good-bye").await.is_ok() {
-            let _ = self.stream.shutdown().await;
-        }
     }
 
     pub(super) fn lost(&self, operation: &str, cause: io::Error) -> Error {

@@ -1,5 +1,7 @@
 //! A private PostgreSQL: its own `initdb`, its own port, logical replication on, passwords demanded.
 
+mod standby;
+
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
