@@ -8,6 +8,7 @@
 mod carry;
 mod catalog;
 mod clock;
+mod failover;
 mod kafka;
 mod redis;
 mod slot;

@@ -283,6 +283,9 @@ impl Error {
         let remedy = match answer.sqlstate.as_str() {
             "28P01" if config.password.is_empty() => "give the password in the key `password`, or in the url",
             "28P01" => "check the user in the url, and the password",
+            "28000" if answer.message.contains("channel binding") => {
+                "the certificate that we were shown is not the server's own: a proxy that ends TLS stands in between, or somebody who should not; connect to the server itself, or say channel_binding=disable if the proxy is yours"
+            }
             "28000" if config.tls.mode == SslMode::Disable => {
                 "check pg_hba.conf for this user, database and address; it may demand TLS, which sslmode=disable rules out"
             }

@@ -34,7 +34,9 @@ impl Pair {
             world.in_source("ALTER SYSTEM SET synchronized_standby_slots = 'standby'").await;
             world.in_source("SELECT pg_reload_conf()").await;
         }
-        let (first, second) = (primary.address().port, standby.address().port);
+        // The primary is looked for: once it is the first of the hosts, once it stands behind its standby.
+        let ports = (primary.address().port, standby.address().port);
+        let (first, second) = if sync { ports } else { (ports.1, ports.0) };
         let url = format!(
             "postgresql://{}@127.0.0.1:{first},127.0.0.1:{second}/{}?sslmode=disable",
             Role::Source.name(),

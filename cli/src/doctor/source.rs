@@ -7,7 +7,7 @@ use postgres::{Client, Error, quote};
 use schemas::TableName;
 
 use super::catalog::{self, Table, Tables};
-use super::{Check, Checks, carry, clock, slot};
+use super::{Check, Checks, carry, clock, failover, slot};
 
 /// The oldest server that we read from.
 const VERSION_MIN: i32 = 140_000;
@@ -30,6 +30,7 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
         clock::check(&mut checks, &client).await?;
         role(&mut checks, &client, config).await?;
         slot::check(&mut checks, config, state).await?;
+        failover::check(&mut checks, &client, config).await?;
         let (names, faults) = source::list(&client, config).await?;
         for fault in faults {
             checks.fault("source.tables", fault, "correct source.tables");

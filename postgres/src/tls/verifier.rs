@@ -104,12 +104,13 @@ impl ServerCertVerifier for Verifier {
 /// What to change, by what was wrong. `shown`: we have a certificate of our own.
 pub(super) fn remedy(cause: &rustls::Error, shown: bool) -> &'static str {
     use CertificateError::{
-        Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext,
-        UnknownIssuer,
+        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
+        NotValidYetContext, UnknownIssuer,
     };
     match cause {
         rustls::Error::InvalidCertificate(wrong) => match wrong {
-            UnknownIssuer => {
+            // Another authority of the same name, too, as after it was made anew.
+            UnknownIssuer | BadSignature => {
                 "its certificate comes from an authority that is not trusted here: name the authority's PEM file \
                  with `sslrootcert` in the url"
             }

@@ -3,6 +3,7 @@
 mod standby;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -172,6 +173,15 @@ impl Postgres {
         self.folder.path().join("log")
     }
 
+    /// Writes a file into its data folder, for itself alone, such as a certificate or `pg_hba.conf`.
+    pub fn write(&self, name: &str, text: &str) -> Result<(), Error> {
+        let path = self.folder.path().join("data").join(name);
+        fs::write(&path, text).map_err(Error::during(format!("write {}", path.display())))?;
+        let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
+        private.map_err(Error::during(format!("close {} to others", path.display())))?;
+        give_to_server(&path)
+    }
+
     /// Changes a server setting; it holds from the next start.
     pub fn set(&mut self, name: &str, value: &str) {
         self.settings.retain(|(known, _)| known != name);
@@ -271,10 +281,7 @@ async fn initdb(programs: &Path, folder: &TempDir) -> Result<(), Error> {
     let (data, password) = (folder.path().join("data"), folder.path().join("password"));
     fs::create_dir(&data).map_err(Error::during(format!("make {}", data.display())))?;
     fs::write(&password, Role::Superuser.password()).map_err(Error::during("write the password file"))?;
-    if let Some(user) = server_user()? {
-        let owner = (Some(user.uid.as_raw()), Some(user.gid.as_raw()));
-        std::os::unix::fs::chown(&data, owner.0, owner.1).map_err(Error::during("hand over the data folder"))?;
-    }
+    give_to_server(&data)?;
     let mut command = Command::new(programs.join("initdb"));
     command
         .args(["--username=postgres", "--auth=scram-sha-256", "--encoding=UTF8", "--locale=C", "--no-sync"])
@@ -318,6 +325,13 @@ fn server_user() -> Result<Option<User>, Error> {
         .map_err(Error::during("look up the user postgres"))?
         .map(Some)
         .ok_or_else(|| Error::new("PostgreSQL does not run as root and there is no user postgres: make one"))
+}
+
+/// Hands a file or folder over to the user that the server runs as.
+fn give_to_server(path: &Path) -> Result<(), Error> {
+    let Some(user) = server_user()? else { return Ok(()) };
+    let owner = (Some(user.uid.as_raw()), Some(user.gid.as_raw()));
+    chown(path, owner.0, owner.1).map_err(Error::during(format!("hand over {}", path.display())))
 }
 
 fn become_server_user(command: &mut Command) -> Result<(), Error> {

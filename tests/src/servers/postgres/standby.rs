@@ -1,13 +1,13 @@
 //! A standby of a private server, and its promotion.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
 use nix::sys::signal::Signal;
 
-use super::{ANSWER_WITHIN, Postgres, Role, become_server_user, server_user};
+use super::{ANSWER_WITHIN, Postgres, Role, become_server_user, give_to_server};
 use crate::process::{Process, describe};
 use crate::servers::folder;
 use crate::until::until;
@@ -110,10 +110,4 @@ impl Postgres {
         }
         Err(Error::new(format!("pg_basebackup failed, {}: {}", describe(status), process.tail())))
     }
-}
-
-fn give_to_server(path: &Path) -> Result<(), Error> {
-    let Some(user) = server_user()? else { return Ok(()) };
-    let owner = (Some(user.uid.as_raw()), Some(user.gid.as_raw()));
-    chown(path, owner.0, owner.1).map_err(Error::during(format!("hand over {}", path.display())))
 }
