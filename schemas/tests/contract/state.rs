@@ -85,12 +85,16 @@ pub fn examples() -> Vec<Example> {
                     Some(&Stream {
                         publications: vec!["tributary_shop_2".to_owned()],
                         since: Some(Lsn(24_023_000)),
-                        flushed_ms: Some(1_767_960_000_123),
                         history: vec![Sent(stream().position.commit, 771, 821_275_200_123_456)],
                         ..stream()
                     }),
                 ),
             ],
+        ),
+        Example::of_records(
+            "state_flushed",
+            "nothing of ours is written: the state follows, with the time of the last transaction of others, or heartbeat",
+            [record(Key::Stream, Some(&Stream { flushed_ms: Some(1_767_960_000_123), ..stream() }))],
         ),
         Example::of_records(
             "state_load_done",
