@@ -242,6 +242,7 @@ fn a_table_that_lost_its_key_goes_on_when_the_same_key_is_back() {
 fn under_full_the_published_key_stays_or_the_source_stops() {
     let mut altered = Altered::new(OnRewrite::Stop, 'f');
     altered.alter(|table| (table.identity, table.keys) = ('f', vec![vec![2], vec![1]]));
+    altered.alter(|table| table.imprint.key = vec![2]);
     {
         let mut shown = altered.shown.lock().expect("nobody panics with it");
         shown.details.primary_key = vec!["name".into()];
