@@ -468,4 +468,6 @@ fn unix_ms(postgres_us: i64) -> i64 {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

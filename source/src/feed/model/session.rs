@@ -1,0 +1,530 @@
+//! A session of the model: the real feed between a walsender and a broker, with the loop around it told again in small steps.
+
+use std::cell::RefCell;
+use std::collections::{BTreeSet, VecDeque};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use schemas::event::LoadMode;
+use schemas::key::Canonical;
+use schemas::state::Imprint;
+use schemas::write::Cell;
+use schemas::{Lsn, header};
+
+use super::Rule;
+use super::broker::{self, Batch, Commit, Kept, States};
+use super::dice::Dice;
+use super::process::{Belongs, End, TOPICS, first_table};
+use super::reader::Reader;
+use super::server::{Frame, Rows, Uid, snapshot};
+use super::wire::TABLES;
+use super::world::{Broken, Outside};
+use crate::feed::list::{Added, NextList};
+use crate::feed::{Catalog, Feed, Label, Outbox, Record, Reselect, Reselected, Taken, Urgency};
+use crate::history::{Check, Mismatch};
+use crate::lists::ListId;
+use crate::relation::Details;
+use crate::state::State;
+use crate::visibility::Snapshot;
+use crate::watch::{self, Seen};
+use crate::{Error, pgoutput};
+
+/// A history of this length meets its end even in a short run.
+const HISTORY: usize = 3;
+/// A snapshot for which everything is over.
+const ALL: u32 = 1_000_000;
+
+pub(super) struct Streaming {
+    pub(super) feed: Feed,
+    pub(super) belongs: Belongs,
+    lineage: Rc<RefCell<BTreeSet<Uid>>>,
+    view: Arc<Mutex<Option<View>>>,
+    /// What was received and not yet fed.
+    frames: VecDeque<Frame>,
+    pub(super) batch: Batch,
+    /// What this session has in a committed state record, and what of that it may report.
+    committed: Lsn,
+    allowed: Lsn,
+    observed: Option<Snapshot>,
+    pub(super) reader: Option<Reader>,
+    /// Rows to be read again, by table and key.
+    pub(super) moved: Vec<(u32, String)>,
+    /// The message after which another list of tables is in force; it is still to be written.
+    pub(super) list: Option<String>,
+    /// Where the stream stood when this session began.
+    published: Lsn,
+    /// The transaction under way: its commit and its xid, of which one rule hides the latter.
+    under_way: Option<(Lsn, u32)>,
+}
+
+/// What a connection of its own shows of the server.
+struct View {
+    snapshot: Snapshot,
+    rows: Rows,
+    end: Lsn,
+    waits: bool,
+}
+
+/// The catalog of the model.
+struct Server(Arc<Mutex<Option<View>>>);
+
+impl Catalog for Server {
+    fn details(&mut self, _: &pgoutput::Relation) -> Result<Details, Error> {
+        let canonical = [("id".to_owned(), Canonical::Same)].into();
+        Ok(Details { primary_key: vec!["id".into()], canonical, ..Details::default() })
+    }
+
+    /// What the catalog shows never changes: DDL that sends no rows is not this model's matter.
+    fn look(&mut self, _: &str, oid: u32, _: Option<&Imprint>) -> Result<Seen, Error> {
+        let table = watch::tests::users();
+        Ok(Seen { tables: [(oid, table.clone())].into(), ..watch::tests::seen(table) })
+    }
+
+    fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {
+        let view = self.0.lock().expect("nobody panics with it");
+        let view = view.as_ref().ok_or(Error::Stopped)?;
+        if view.waits && !view.snapshot.sees(row.xid) {
+            return Ok(Reselected::NotYet);
+        }
+        let table = TABLES.iter().position(|(oid, _)| *oid == row.relation.oid).expect("one of ours");
+        let Cell::Text(key) = row.row[0] else { return Err(Error::Stopped) };
+        let key = std::str::from_utf8(key).ok().and_then(|key| key.parse().ok()).expect("a small number");
+        let row = view.rows[table].get(&key);
+        let values = row.map(|row| vec![Some(row.bio.clone().into_bytes())]);
+        Ok(Reselected::Seen { values, upto: view.end })
+    }
+}
+
+/// The open Kafka transaction.
+struct Open<'a> {
+    batch: &'a mut Batch,
+    of: Uid,
+    dice: &'a mut Dice,
+    refused_per_mille: usize,
+    /// What becomes of a refusal.
+    fails: bool,
+}
+
+impl Outbox for Open<'_> {
+    fn send(&mut self, record: Record<'_>) -> Result<(), Error> {
+        if self.dice.chance(self.refused_per_mille) {
+            return if self.fails { Err(Error::Stopped) } else { Ok(()) };
+        }
+        let text = |name| {
+            let (_, value) = record.headers.iter().find(|(header, _)| *header == name)?;
+            Some(std::str::from_utf8(value).expect("headers are text").to_owned())
+        };
+        let kept = Kept {
+            position: text(header::POSITION).and_then(|text| text.parse().ok()).expect("every record has one"),
+            seq: text(header::SEQ).and_then(|text| text.parse().ok()).expect("every record has one"),
+            value: record.value.map(<[u8]>::to_vec),
+            control: text(header::CONTROL),
+            schema: text(header::SCHEMA),
+            of: self.of,
+        };
+        self.batch.records.push(((record.topic.to_owned(), record.partition), kept));
+        self.batch.used.insert(self.of);
+        Ok(())
+    }
+}
+
+fn feed(state: State, confirmed: u64, view: &Arc<Mutex<Option<View>>>) -> Feed {
+    let (name, messages) = ("shop".to_owned(), "tributary/s".to_owned());
+    let label = Label { db: name.clone(), name, messages, tombstones: true, ..Label::default() };
+    Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(Server(Arc::clone(view))))
+}
+
+/// What a first start commits: the state, and where it does so the beginning of the load.
+pub(super) fn first_batch(outside: &mut Outside, state: State, confirmed: u64) -> Result<Batch, End> {
+    let mut feed = feed(state, confirmed, &Arc::default());
+    let mut batch = Batch::default();
+    if outside.weather.loads {
+        let tables: Vec<(u32, u64)> = TABLES.iter().map(|(oid, _)| (*oid, 0)).collect();
+        let mut open = Open { batch: &mut batch, of: 0, dice: &mut outside.dice, refused_per_mille: 0, fails: true };
+        feed.begin_load("l", &tables, 1, &mut open).map_err(|_| End::Again)?;
+    }
+    batch.used.clear();
+    batch.state = feed.take_records();
+    Ok(batch)
+}
+
+/// Asks the broker to commit. All that is known when this fails is that it is not known what became of it.
+pub(super) fn send_commit(outside: &mut Outside, commit: Commit) -> Result<(), End> {
+    let fate = if outside.strikes(outside.weather.lost_answers) { 1 + outside.dice.below(3) } else { 0 };
+    let unknown = (!outside.keeps(Rule::BeginAgain)).then(|| commit.clone());
+    let out = outside.out;
+    let landed = match fate {
+        0 => outside.broker.land(commit, out)?,
+        1 => {
+            outside.broker.land(commit, out)?;
+            false
+        }
+        2 => {
+            outside.broker.flying.push(commit);
+            false
+        }
+        _ => {
+            outside.broker.abort(commit.batch);
+            false
+        }
+    };
+    if fate > 0 {
+        let what = ["", "is done, its answer lost", "is on its way, given up", "never arrives"][fate];
+        outside.tell(|| format!("a commit {what}"));
+    }
+    let landed = match unknown.filter(|_| fate > 0) {
+        Some(again) => outside.broker.land(again, out)?,
+        None => landed,
+    };
+    if landed { Ok(()) } else { Err(End::Again) }
+}
+
+impl Streaming {
+    pub(super) fn new(
+        outside: &mut Outside,
+        belongs: Belongs,
+        lineage: Rc<RefCell<BTreeSet<Uid>>>,
+        state: State,
+        confirmed: u64,
+    ) -> Streaming {
+        let view = Arc::default();
+        let published = state.stream.position;
+        let moved = state.moved().filter(|_| outside.keeps(Rule::MovedIsReadAgain));
+        let moved: Vec<_> = moved.map(|(oid, key)| (oid, key.to_owned())).collect();
+        outside.tell(|| {
+            format!("process {}: streams from {confirmed}, what is published ends at {published}", belongs.1.process)
+        });
+        Streaming {
+            feed: feed(state, confirmed, &view),
+            belongs,
+            lineage,
+            view,
+            frames: VecDeque::new(),
+            batch: Batch::default(),
+            committed: Lsn::ZERO,
+            allowed: Lsn::ZERO,
+            observed: None,
+            reader: None,
+            moved,
+            list: None,
+            published: published.commit,
+            under_way: None,
+        }
+    }
+
+    /// Another list of tables is wanted than the one that is published: it follows at a message of our own.
+    pub(super) fn follow_list(&mut self, outside: &mut Outside) -> Result<(), End> {
+        let (oid, state) = (TABLES[1].0, self.feed.state());
+        if state.table(oid).is_some() == outside.wanted {
+            return Ok(());
+        }
+        let topic = state.topics().iter().find(|topic| topic.name == TOPICS[1]).expect("it was used before");
+        let mode = if topic.topic.former.is_empty() { LoadMode::First } else { LoadMode::Replace };
+        let added = Added { oid, table: first_table(1), load: Some((mode, 0)) };
+        if !outside.keeps(Rule::ListAtMessage) {
+            return self.list_at_once(outside, added);
+        }
+        let id = ListId(u128::from(outside.next_uid()));
+        let (added, removed) = if outside.wanted { (vec![added], Vec::new()) } else { (Vec::new(), vec![oid]) };
+        let next = NextList { publications: vec!["p".into()], added, removed, ..NextList::default() };
+        self.feed.expect_list(id, next);
+        self.list = Some(format!("list/{id}"));
+        Ok(())
+    }
+
+    /// Without its rule the list is in force where the state stands.
+    fn list_at_once(&mut self, outside: &mut Outside, added: Added) -> Result<(), End> {
+        let Added { oid, table, load } = added;
+        if !outside.wanted {
+            self.feed.state.remove_table(oid);
+            return Ok(());
+        }
+        self.feed.state.add_table(oid, table);
+        let mut open =
+            Open { batch: &mut self.batch, of: 0, dice: &mut outside.dice, refused_per_mille: 0, fails: true };
+        let of = schemas::write::Transaction { xid: 0, commit_ms: 1 };
+        let mode = load.map_or(LoadMode::First, |(mode, _)| mode);
+        let id = format!("list{}", self.belongs.2);
+        self.feed.begin_load_within(&id, mode, &[(oid, 0)], of, &mut open).map_err(|_| End::Again)
+    }
+
+    /// What is left in memory when it ends.
+    pub(super) fn into_rest(self) -> (State, Batch) {
+        (self.feed.into_state(), self.batch)
+    }
+
+    pub(super) fn is_connected(&self, outside: &Outside) -> bool {
+        outside.servers[self.belongs.0].serves(self.belongs.1)
+    }
+
+    pub(super) fn is_done(&self, outside: &Outside) -> bool {
+        let server = &outside.servers[self.belongs.0];
+        let stream = &self.feed.state().stream;
+        let all = self.frames.is_empty()
+            && self.feed.received() >= server.wal.last().map_or(Lsn::ZERO, |last| Lsn(last.end))
+            && self.feed.received() >= stream.position.commit;
+        all && self.feed.urgency() == Urgency::None
+            // Where nothing was published there is nothing to compare.
+            && (self.feed.check.is_done() || stream.history.is_empty())
+            && self.reader.is_none()
+            && self.moved.is_empty()
+            && self.feed.state().table(TABLES[1].0).is_some() == outside.wanted
+            && self.feed.state().loads().next().is_none()
+    }
+
+    pub(super) fn step(&mut self, outside: &mut Outside, act: usize) -> Result<(), End> {
+        match act {
+            // A load would hardly begin before the faults are over.
+            _ if outside.noisy && outside.weather.loads && act % 5 < 2 => Reader::step(self, outside),
+            0..24 => self.receive(outside),
+            24..60 => self.consume(outside),
+            60..70 if self.feed.urgency() > Urgency::None => self.settle(outside),
+            60..70 => Ok(()),
+            70..76 => self.observe(outside),
+            76..84 => self.report(outside),
+            _ => Reader::step(self, outside),
+        }
+    }
+
+    fn receive(&mut self, outside: &mut Outside) -> Result<(), End> {
+        if !self.is_connected(outside) {
+            // What was received may still be worked on.
+            return if self.frames.is_empty() { Err(End::Again) } else { Ok(()) };
+        }
+        let keepalive = outside.dice.chance(150) || !outside.noisy;
+        let server = &mut outside.servers[self.belongs.0];
+        for _ in 0..=outside.dice.below(5) {
+            self.frames.extend(server.send(outside.weather.empties, false));
+        }
+        if keepalive {
+            self.frames.extend(server.send(outside.weather.empties, true));
+        }
+        Ok(())
+    }
+
+    /// Feeds the next messages, a few at a time.
+    fn consume(&mut self, outside: &mut Outside) -> Result<(), End> {
+        for _ in 0..=outside.dice.below(6) {
+            self.consume_one(outside)?;
+        }
+        Ok(())
+    }
+
+    fn consume_one(&mut self, outside: &mut Outside) -> Result<(), End> {
+        let connected = self.is_connected(outside);
+        let Some(frame) = self.frames.front().cloned() else {
+            return if connected { Ok(()) } else { Err(End::Again) };
+        };
+        // Only an update can be a move.
+        let looks = matches!(&frame, Frame::Data { payload, .. } if payload[0] == b'U');
+        *self.view.lock().expect("nobody panics with it") = (connected && looks).then(|| {
+            let server = &outside.servers[self.belongs.0];
+            let rows = server.as_of(&server.visible()).0;
+            let waits = outside.keeps(Rule::ReselectWaits);
+            View { snapshot: server.snapshot(), rows, end: Lsn(server.lsn), waits }
+        });
+        let taken = match &frame {
+            Frame::Keepalive(end) => self.keepalive(outside, Lsn(*end)).map(|()| Taken::Whole),
+            Frame::Data { .. } => self.data(outside, &frame),
+        };
+        match taken {
+            Ok(Taken::NotYet) => return Ok(()),
+            Ok(Taken::Whole) => drop(self.frames.pop_front()),
+            Err(Error::OtherHistory(mismatch)) if !outside.keeps(overruled(&mismatch)) => {
+                // The rule is out: the feed is told that nothing is amiss, and the message comes again.
+                match mismatch {
+                    Mismatch::Gone(_) => self.feed.check = self.lenient(),
+                    Mismatch::New(_) => self.feed.transaction.iter_mut().for_each(|open| open.checked = true),
+                }
+                return Ok(());
+            }
+            Err(Error::OtherHistory(_)) => return Err(End::Stop("another history")),
+            Err(Error::Stopped) => return Err(End::Again),
+            Err(other) => return Err(Broken(format!("an error that nothing caused: {other}")).into()),
+        }
+        let history = &mut self.feed.state.stream.history;
+        history.drain(..history.len().saturating_sub(HISTORY));
+        if self.feed.ending().is_some() {
+            self.settle(outside)?;
+            return Err(End::Again);
+        }
+        Ok(())
+    }
+
+    /// A check for which nothing has to come.
+    fn lenient(&self) -> Check {
+        let stream = &self.feed.state().stream;
+        Check::new(&stream.history, stream.position, Lsn(u64::MAX))
+    }
+
+    fn keepalive(&mut self, outside: &Outside, end: Lsn) -> Result<(), Error> {
+        let open = if outside.keeps(Rule::KeepaliveOutside) { None } else { self.feed.transaction.take() };
+        let done = self.feed.keepalive(end);
+        self.feed.transaction = self.feed.transaction.or(open);
+        self.flushed_as_received(outside);
+        done
+    }
+
+    fn flushed_as_received(&mut self, outside: &Outside) {
+        if !outside.keeps(Rule::FlushedNeverFalls) {
+            self.feed.state.stream.flushed = self.feed.received();
+        }
+    }
+
+    fn data(&mut self, outside: &mut Outside, frame: &Frame) -> Result<Taken, Error> {
+        let Frame::Data { start, payload, of } = frame else { unreachable!("keepalives have their own way") };
+        let message = pgoutput::decode(payload).expect("the model writes what it should");
+        let before = (self.feed.state().stream.position, self.feed.state().stream.history.len());
+        let refused_per_mille = if outside.noisy { outside.weather.refusals } else { 0 };
+        let fails = outside.keeps(Rule::RefusalFails);
+        let mut open = Open { batch: &mut self.batch, of: *of, dice: &mut outside.dice, refused_per_mille, fails };
+        let taken = self.feed.data(Lsn(*start), payload, 1, &mut open)?;
+        if self.feed.state().stream.position != before.0 {
+            self.batch.used.insert(*of);
+        }
+        match message {
+            pgoutput::Message::Begin { commit, xid, .. } => self.begun(outside, commit, xid),
+            pgoutput::Message::Commit { .. } => self.committed_one(outside),
+            pgoutput::Message::Logical { .. } if !outside.keeps(Rule::ActedIsRemembered) => {
+                self.feed.state.stream.history.truncate(before.1);
+            }
+            _ => {}
+        }
+        Ok(taken)
+    }
+
+    fn begun(&mut self, outside: &Outside, commit: Lsn, xid: u32) {
+        self.under_way = Some((commit, xid));
+        if !outside.keeps(Rule::SkippedIsFed) && commit <= self.published {
+            self.feed.visible(&snapshot(ALL, &[]));
+        }
+        if !outside.keeps(Rule::RecentFromBegin) {
+            let others: Vec<u32> = self.feed.recent.xids().filter(|other| *other != xid).collect();
+            self.feed.visible(&snapshot(ALL, &others));
+        }
+    }
+
+    fn committed_one(&mut self, outside: &Outside) {
+        self.flushed_as_received(outside);
+        if let (Some((commit, xid)), false) = (self.under_way.take(), outside.keeps(Rule::RecentFromBegin)) {
+            self.feed.recent.begun(commit, xid);
+        }
+    }
+
+    /// Another connection looks which transactions are visible; the loop hears of it later.
+    fn observe(&mut self, outside: &mut Outside) -> Result<(), End> {
+        if let Some(seen) = self.observed.take() {
+            self.feed.visible(&seen);
+            self.confirm(outside);
+        } else if self.is_connected(outside) {
+            self.observed = Some(outside.servers[self.belongs.0].snapshot());
+        }
+        Ok(())
+    }
+
+    /// Commits what was sent together with where that leaves us.
+    fn settle(&mut self, outside: &mut Outside) -> Result<(), End> {
+        let received = self.feed.received();
+        let mut batch = std::mem::take(&mut self.batch);
+        batch.state = self.feed.take_records();
+        let stream = &self.feed.state().stream;
+        let (process, position, flushed) = (self.belongs.1.process, stream.position, stream.flushed);
+        let records = batch.records.len();
+        outside.tell(|| format!("process {process}: commits {records} records, flushed {flushed}, {position}"));
+        for batch in parts(outside, batch) {
+            let commit = Commit { epoch: self.belongs.2, batch, lineage: Rc::clone(&self.lineage), start: None };
+            send_commit(outside, commit)?;
+            if !outside.keeps(Rule::EqualTogether) && outside.strikes(500) {
+                return Err(End::Again);
+            }
+        }
+        self.committed = received;
+        self.confirm(outside);
+        let outcomes = self.feed.take_outcomes();
+        Reader::settled(self, outside, outcomes);
+        self.promised(outside)
+    }
+
+    /// What a state record says to all who read it: everything below `flushed` stands in the topics.
+    fn promised(&self, outside: &Outside) -> Result<(), End> {
+        let flushed = self.feed.state().stream.flushed.0;
+        let server = &outside.servers[self.belongs.0];
+        // Before the history is known to be ours, what was promised under another one stands there still.
+        let current = Rc::ptr_eq(&server.lineage, &self.lineage) && self.feed.check.is_done() && !outside.blind;
+        if current && !broker::all_published(outside, self.belongs.0, flushed.min(server.lsn)) {
+            return Err(Broken::new("the state says flushed, but a change is not in its topic").into());
+        }
+        if current && flushed > server.lsn {
+            return Err(Broken::new("the state says flushed what the server has not written").into());
+        }
+        Ok(())
+    }
+
+    fn confirm(&mut self, outside: &Outside) {
+        let allowed = match outside.out {
+            Some(Rule::VisibleBeforeConfirmed) => self.feed.check.is_done().then_some(self.committed),
+            _ => self.feed.confirmable(self.committed),
+        };
+        self.allowed = allowed.map_or(self.allowed, |allowed| allowed.max(self.allowed));
+    }
+
+    /// Tells the server how far it may forget.
+    fn report(&mut self, outside: &mut Outside) -> Result<(), End> {
+        if !self.is_connected(outside) {
+            return Err(End::Again);
+        }
+        if !outside.keeps(Rule::OnlyCommitted) {
+            self.committed = self.feed.received();
+            self.confirm(outside);
+        }
+        let (at, allowed, start) = (self.belongs.0, self.allowed.0, outside.broker.start);
+        let server = &mut outside.servers[at];
+        let Some(slot) = server.slot.as_mut().filter(|slot| slot.confirmed < allowed) else { return Ok(()) };
+        slot.confirmed = allowed;
+        outside.tell(|| format!("the slot of server {at} is confirmed up to {allowed}"));
+        if !broker::all_published(outside, at, allowed) {
+            return Err(Broken::new("confirmed, but not published").into());
+        }
+        let server = &outside.servers[at];
+        let mut below = server.wal.iter().filter(|tx| tx.commit < allowed && tx.commit >= start);
+        match below.find(|transaction| server.invisible.contains(&transaction.uid)) {
+            Some(_) => Err(Broken::new("confirmed, but not visible").into()),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The rule behind a mismatch.
+fn overruled(mismatch: &Mismatch) -> Rule {
+    match mismatch {
+        Mismatch::Gone(_) => Rule::RememberedComesAgain,
+        Mismatch::New(_) => Rule::NothingIsNew,
+    }
+}
+
+/// One Kafka transaction, or what a missing rule makes of it.
+fn parts(outside: &mut Outside, mut batch: Batch) -> Vec<Batch> {
+    let later = |batch: &mut Batch, is_later: fn(&str) -> bool| -> States {
+        let (late, now) = std::mem::take(&mut batch.state).into_iter().partition(|(key, _)| is_later(key));
+        batch.state = now;
+        late
+    };
+    match outside.out {
+        Some(Rule::StateWithRecords) => {
+            let state = later(&mut batch, |_| true);
+            vec![batch, Batch { state, ..Batch::default() }]
+        }
+        Some(Rule::LoadWithChunk) => {
+            let state = later(&mut batch, |key| key.starts_with("load/"));
+            vec![Batch { state, ..Batch::default() }, batch]
+        }
+        Some(Rule::EqualTogether) => {
+            let equal = |pair: &[(_, Kept)]| pair[0].1.position == pair[1].1.position;
+            let cut = batch.records.windows(2).position(equal).map_or(batch.records.len(), |at| at + 1);
+            let records = batch.records.split_off(cut);
+            let rest = Batch { records, state: batch.state.clone(), ..Batch::default() };
+            vec![batch, rest]
+        }
+        _ => vec![batch],
+    }
+}
