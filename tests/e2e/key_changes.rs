@@ -145,19 +145,19 @@ async fn keys_that_are_equal_and_not_identical_stay_together() {
     world.finish().await;
 }
 
-/// Carries the work out while it is published and applied, and holds topics and target against the source.
+/// Carries the work out while it is published, and holds the topics against the source. No target: a row that was gone when its
+/// long columns were asked for waits there for what follows, which is the sink's part.
 async fn moved(tables: Vec<Table>, work: Vec<Vec<String>>) -> World {
     let mut world = World::builder().tables(tables).start().await;
-    let mut run = world.start(Part::Run);
-    run.ready(READY_WITHIN).await.expect("it streams");
+    let mut publisher = world.start(Part::Source);
+    publisher.ready(READY_WITHIN).await.expect("it streams");
     let (source, slot) = (world.source(Role::Superuser).await, format!("{}_audit", world.prefix()));
     audit::start(&source, &slot).await.expect("a slot for the audit");
     for transaction in work.iter().flatten() {
         source.batch_execute(transaction).await.unwrap_or_else(|cause| panic!("{transaction}: {cause:?}"));
     }
-    world.until_equal().await;
-    world.check_topics().await;
+    world.until_published().await;
     world.check_audit(&slot).await;
-    run.stop().await.expect("it ends");
+    publisher.stop().await.expect("it ends");
     world
 }
