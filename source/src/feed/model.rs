@@ -286,6 +286,17 @@ const SHORT: Weather = Weather {
     cuts: 4,
     ..RESTORES
 };
+/// Rows move, and what was seen of them is lost by a failover soon after.
+const MOVES: Weather = Weather {
+    commits_per_mille: 700,
+    moves: 7,
+    strikes: 12,
+    kills: 1,
+    naps: 0,
+    cuts: 1,
+    transactions: 30,
+    ..FAILOVERS
+};
 const SLOW: Weather = Weather { invisible_per_mille: 950, ..Weather::FAIR };
 /// A chunk takes many steps: hardly anything may break meanwhile, or none would come to its marker.
 const LOADS: Weather = Weather { loads: true, steps: 260, kills: 2, naps: 1, cuts: 1, ..Weather::FAIR };
@@ -320,6 +331,7 @@ rules! {
     waiting_before_the_first_state_is_needed: VisibleFirst, Weather { warm: 30, ..SLOW_LOADS };
     that_a_transaction_is_recent_from_its_begin_is_needed: RecentFromBegin, SLOW_LOADS, from 850;
     waiting_for_a_moved_row_is_needed: ReselectWaits, SLOW;
+    reading_moved_rows_again_is_needed: MovedIsReadAgain, MOVES, from 11600;
     reading_again_what_missed_a_transaction_is_needed: BeforeIsVisible, SLOW_LOADS;
     touches_are_needed: TouchesApply, LOADS;
     judging_touches_by_visibility_is_needed: TouchesByVisibility, SLOW_LOADS;
