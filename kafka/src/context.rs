@@ -89,7 +89,7 @@ impl ClientContext for Context {
         match level {
             // A producer's fatal error, which a successor causes in due course: it comes back from the next call too, and
             // whoever made that call tells it.
-            RDKafkaLogLevel::Critical if matches!(facility, "TXNERR" | "FATAL") => {
+            _ if matches!(facility, "TXNERR" | "FATAL") => {
                 tracing::debug!(target: "librdkafka", facility, "{line}");
             }
             RDKafkaLogLevel::Emerg | RDKafkaLogLevel::Alert | RDKafkaLogLevel::Critical => {
