@@ -14,6 +14,7 @@ mod audit;
 mod broker;
 mod client;
 mod dice;
+mod edges;
 mod faults;
 mod process;
 mod reader;

@@ -9,6 +9,7 @@ use schemas::{CONTRACT, Lsn, Position};
 
 use super::Rule;
 use super::broker::Commit;
+use super::edges;
 use super::server::{self, Slot};
 use super::session::{self, Streaming};
 use super::wire::TABLES;
@@ -312,7 +313,7 @@ impl Process {
                 let batch = session::first_batch(outside, first_state(outside, at, lsn), lsn)?;
                 let lineage = Rc::clone(&outside.servers[at].lineage);
                 let commit = Commit { epoch, batch, lineage, start: Some(lsn) };
-                session::send_commit(outside, commit)?;
+                edges::send_commit(outside, commit)?;
                 return Err(End::Again);
             }
         }))
