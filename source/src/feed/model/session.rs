@@ -13,7 +13,7 @@ use super::broker::{self, Batch, Commit};
 use super::edges::{Open, Server, View, parts, send_commit};
 use super::process::{Belongs, End, TOPICS, first_table};
 use super::reader::Reader;
-use super::server::{Frame, Uid, snapshot};
+use super::server::{Frame, Op, Transaction, Uid, snapshot};
 use super::wire::TABLES;
 use super::world::{Broken, Outside};
 use crate::feed::list::{Added, NextList};
@@ -379,7 +379,9 @@ impl Streaming {
             return Err(Broken::new("confirmed, but not published").into());
         }
         let server = &outside.servers[at];
-        let mut below = server.wal.iter().filter(|tx| tx.commit < allowed && tx.commit >= start);
+        // What is not streamed, as DDL alone, cannot be waited for: its lock keeps readers of chunks out until it is visible.
+        let streamed = |tx: &&Transaction| tx.changes.iter().any(|change| !matches!(change.op, Op::Alter));
+        let mut below = server.wal.iter().filter(|tx| tx.commit < allowed && tx.commit >= start).filter(streamed);
         match below.find(|transaction| server.invisible.contains(&transaction.uid)) {
             Some(_) => Err(Broken::new("confirmed, but not visible").into()),
             None => Ok(()),
