@@ -11,8 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::TableName;
 use schemas::state::{Imprint, ImprintColumn, ImprintFile};
+use schemas::{Lsn, TableName};
 
 pub mod changes;
 pub mod look;
@@ -22,6 +22,8 @@ pub use changes::{Changes, Silent, changes};
 /// One look at the catalog.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
+    /// Where the WAL ended when the look began: of two looks the later one counts.
+    pub at: Lsn,
     /// The publication, if it is there.
     pub publication: Option<Publication>,
     /// The tables that were asked for and are there.
@@ -196,7 +198,7 @@ pub(crate) mod tests {
 
     pub(crate) fn seen(table: Table) -> Seen {
         let publication = Publication { omitted: vec![], via_root: true };
-        Seen { publication: Some(publication), tables: [(7, table)].into(), successors: BTreeMap::new() }
+        Seen { at: Lsn(1), publication: Some(publication), tables: [(7, table)].into(), successors: BTreeMap::new() }
     }
 
     #[test]

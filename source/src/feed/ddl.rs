@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use schemas::event::{Column, Control, LoadMode};
 use schemas::fingerprint::Fingerprint;
 use schemas::state::{Imprint, ImprintColumn, Table};
-use schemas::{Position, TableName};
+use schemas::{Lsn, Position, TableName};
 
 use super::row::At;
 use super::{Feed, Outbox, Transaction, Urgency};
@@ -38,6 +38,8 @@ pub(super) struct Pending {
     looked: HashMap<u32, watch::Table>,
     /// By the watch: acted on at the message that it writes.
     watched: HashMap<u32, watch::Table>,
+    /// Where the WAL ended when a relation of the stream was looked at: what the watch saw before that is out of date.
+    looked_at: HashMap<u32, Lsn>,
     /// What a person should know of.
     remarks: Vec<String>,
     /// Tables that are on their way out, and may have left the publication already.
@@ -67,6 +69,9 @@ impl Feed {
         let mut places = Vec::new();
         for (oid, now) in seen.tables {
             let Some(table) = self.state.table(oid) else { continue };
+            if self.pending.looked_at.get(&oid).is_some_and(|later| seen.at < *later) {
+                continue;
+            }
             // Under FULL rows are changed without any key, and the stream says nothing when it becomes another one.
             if let Some(lost) = lost_key(table, &now).filter(|_| now.identity == 'f') {
                 return Err(Error::NoKey { table: now.name, cause: lost });
@@ -118,6 +123,7 @@ impl Feed {
         let imprint = self.state.table(oid).and_then(|table| table.imprint.as_ref());
         let publication = self.state.stream.publications.join(", ");
         let mut seen = self.catalog.look(&publication, oid, imprint)?;
+        self.pending.looked_at.insert(oid, seen.at);
         let stays = !self.pending.leaving.contains(&oid);
         let faults = watch::faults(&seen, &publication, stays.then_some(oid).into_iter());
         if faults.is_empty() { Ok(seen.tables.remove(&oid)) } else { Err(Error::Unsent(faults)) }

@@ -26,7 +26,8 @@ pub struct Question<'a> {
 const SEARCH_MS: u32 = 10_000;
 
 const PUBLICATION: &str = "
-    SELECT current_setting('server_version_num')::int4, p.oid IS NOT NULL, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot
+    SELECT current_setting('server_version_num')::int4, p.oid IS NOT NULL, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
+           CASE WHEN pg_is_in_recovery() THEN '0/0' ELSE pg_current_wal_insert_lsn() END::text
     FROM (VALUES ($1::text)) v (name) LEFT JOIN pg_publication p ON p.pubname = v.name";
 
 /// `{carried}`: which columns the publication carries, `{schema}`: its entry for the table's schema.
@@ -111,7 +112,8 @@ pub async fn look(client: &Client, question: &Question<'_>) -> Result<Seen, Erro
     let asked = |cause| Error::statement("compare publication and tables with what is published", cause);
     let publication = client.query_one(PUBLICATION, &[&question.publication]).await.map_err(asked)?;
     let version = publication.get::<_, i32>(0).unsigned_abs();
-    let mut seen = Seen { publication: publication_of(&publication), ..Seen::default() };
+    let at = publication.get::<_, String>(7).parse().unwrap_or_default();
+    let mut seen = Seen { at, publication: publication_of(&publication), ..Seen::default() };
     let oids: Vec<u32> = question.tables.keys().copied().collect();
     let rows = client.query(&tables_query(version), &[&oids, &question.publication]).await.map_err(asked)?;
     seen.tables = rows.iter().map(|row| (row.get(0), table_of(row))).collect();

@@ -103,6 +103,21 @@ fn with_age() -> Described {
     described
 }
 
+/// The watch's answer can wait behind a relation of the stream that was looked at later.
+#[test]
+fn what_the_watch_saw_before_the_stream_moved_on_is_out_of_date() {
+    let mut altered = Altered::new(OnRewrite::Stop, 'd');
+    let stale = watch::tests::seen(altered.shown.lock().expect("nobody panics with it").table.clone().expect("there"));
+    let drop_bio = |columns: &mut Vec<ImprintColumn>| columns.retain(|column| column.1 != "bio");
+    altered.alter(|table| drop_bio(&mut table.imprint.columns));
+    let mut described = users('d');
+    described.columns.retain(|column| column.name != "bio");
+    altered.insert(&described).expect("a dropped column is followed");
+    let imprint = altered.imprint();
+    let places = altered.world.feed.watched(watch::Seen { at: Lsn(0), ..stale }).expect("nothing is wrong");
+    assert_eq!((places, altered.imprint()), (vec![], imprint));
+}
+
 #[test]
 fn what_changes_no_row_is_followed() {
     let mut altered = Altered::new(OnRewrite::Stop, 'd');
