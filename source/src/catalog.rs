@@ -288,9 +288,8 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         conditions = conditions.collect::<Vec<_>>().join(" AND "),
     );
     let answer = match client.simple_query(&query).await.map_err(asked) {
-        // The table or a column went away since: whatever became of the row follows in the stream.
         Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => {
-            return Ok(Reselected::Seen { values: None, upto: wal_end(client).await? });
+            return Ok(Reselected::Renamed { upto: wal_end(client).await? });
         }
         answer => answer?,
     };

@@ -83,6 +83,12 @@ pub enum Reselected {
     },
     /// The transaction that moved it is in the WAL but not visible yet.
     NotYet,
+    /// A column of it has another name by now, or none: the row is read again, by its key and as it is then, once the stream
+    /// has come so far.
+    Renamed {
+        /// The end of the WAL, as above.
+        upto: Lsn,
+    },
 }
 
 /// What became of a message.
@@ -179,6 +185,18 @@ impl Known {
     }
 }
 
+/// A row that was read beside the stream.
+#[derive(Debug)]
+struct Unproven {
+    /// The end of the WAL then.
+    upto: Lsn,
+    oid: u32,
+    /// The record's key.
+    key: String,
+    /// Everything that was asked for was read, or there was no such row.
+    is_complete: bool,
+}
+
 /// The stream's state and everything that is decided with it.
 pub struct Feed {
     label: Label,
@@ -196,8 +214,8 @@ pub struct Feed {
     beaten: bool,
     /// What this session itself has received whole.
     received: Lsn,
-    /// What this session read beside the stream and has not caught up with: the end of the WAL then, table and key.
-    unproven: VecDeque<(Lsn, u32, String)>,
+    /// What this session read beside the stream and has not caught up with.
+    unproven: VecDeque<Unproven>,
     /// The last change's own address, and how many share it so far.
     last: (Lsn, u32),
     urgency: Urgency,
@@ -395,8 +413,13 @@ impl Feed {
 
     fn flush(&mut self, lsn: Lsn) {
         self.received = self.received.max(lsn);
-        while let Some((upto, oid, key)) = self.unproven.pop_front_if(|(upto, ..)| *upto <= self.received) {
-            self.state.settle_moved(oid, &key, upto);
+        while let Some(read) = self.unproven.pop_front_if(|read| read.upto <= self.received) {
+            if read.is_complete {
+                self.state.settle_moved(read.oid, &read.key, read.upto);
+            } else {
+                // The next session finds it in the state, and reads the row.
+                self.begin_again("a row that moved has to be read under the names that its columns have by now");
+            }
         }
         if self.received > self.state.stream.flushed {
             self.state.stream.flushed = self.received;

@@ -139,7 +139,7 @@ impl Feed {
     /// These rows were read again, at a marker: only what this session has read of them since is in doubt still.
     fn forget_moved(&mut self, oid: u32, keys: &[String]) {
         for key in keys {
-            if !self.unproven.iter().any(|(_, table, of)| *table == oid && of == key) {
+            if !self.unproven.iter().any(|read| read.oid == oid && read.key == *key) {
                 self.state.settle_moved(oid, key, Lsn(u64::MAX));
             }
         }

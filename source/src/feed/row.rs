@@ -6,7 +6,7 @@ use std::sync::Arc;
 use schemas::write::{Before, Cell, Change, Origin};
 use schemas::{Lsn, Operation, Position, header, partition};
 
-use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Reselected, Taken, Transaction};
+use super::{Buffers, Feed, Known, Outbox, Record, Reselect, Reselected, Taken, Transaction, Unproven};
 use crate::Error;
 use crate::columns::{Cut, Masked};
 use crate::pgoutput::Old;
@@ -117,6 +117,8 @@ struct Selected {
     values: Vec<Option<Vec<u8>>>,
     /// The end of the WAL then, where anything was read.
     upto: Option<Lsn>,
+    /// It could not be read under the names that its columns had.
+    is_renamed: bool,
 }
 
 impl Feed {
@@ -186,9 +188,12 @@ impl Feed {
                         *value = masked.map(String::into_bytes).or(value.take());
                     }
                 }
-                Some(Selected { columns, values, upto: Some(upto) })
+                Some(Selected { columns, values, upto: Some(upto), is_renamed: false })
             }
             Reselected::Seen { values: None, upto } => Some(Selected { upto: Some(upto), ..Selected::default() }),
+            Reselected::Renamed { upto } => {
+                Some(Selected { upto: Some(upto), is_renamed: true, ..Selected::default() })
+            }
             Reselected::NotYet => None,
         })
     }
@@ -269,7 +274,8 @@ impl Feed {
             at.known.relation.template.key(&row, &mut key);
             let key = String::from_utf8_lossy(&key).into_owned();
             self.state.set_moved(at.known.relation.oid, &key, upto);
-            self.unproven.push_back((upto, at.known.relation.oid, key));
+            let (oid, is_complete) = (at.known.relation.oid, !selected.is_renamed);
+            self.unproven.push_back(Unproven { upto, oid, key, is_complete });
         }
         Ok(())
     }

@@ -450,6 +450,20 @@ fn what_was_read_beside_the_stream_is_in_doubt_until_the_stream_has_caught_up() 
 }
 
 #[test]
+fn a_moved_row_whose_column_was_renamed_is_read_again_when_the_stream_has_come_so_far() {
+    let server = Server { reselected: Reselected::Renamed { upto: Lsn(300) }, too_early: 0, shown: Shown::default() };
+    let mut world = World::on(server, state(), 100);
+    let moved = update(Some((b'K', [Some("1"), None, None])), ["2", "b", "~"]);
+    world.transaction(7, 200, &[(0, relation(&users('d'))), (110, moved)]);
+    assert_eq!(world.topic.0.last().expect("a create").event().unchanged, ["bio"]);
+    world.feed.keepalive(Lsn(299)).expect("nothing wrong");
+    assert_eq!(world.feed.ending(), None);
+    world.feed.keepalive(Lsn(300)).expect("nothing wrong");
+    assert!(world.feed.ending().is_some());
+    assert_eq!(world.feed.state().moved().count(), 1, "for the next session");
+}
+
+#[test]
 fn another_session_trusts_no_reading_of_the_one_before_and_reads_the_row_again() {
     let mut world = moved_at_200().restart(208);
     world.feed.keepalive(Lsn(500)).expect("nothing has to come again");
