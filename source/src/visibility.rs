@@ -49,8 +49,9 @@ impl FromStr for Snapshot {
                 .collect::<Option<Vec<u64>>>()?;
             in_progress.sort_unstable();
             in_progress.dedup();
-            let sound = xmin <= xmax && in_progress.iter().all(|xid| (xmin..xmax).contains(xid));
-            sound.then_some(Snapshot { xmax, in_progress })
+            // The snapshot of a new slot can have its xmin beyond its xmax. The server asks xmin first: what lies below is seen.
+            let sound = in_progress.iter().all(|xid| (xmin..xmax).contains(xid));
+            sound.then_some(Snapshot { xmax: xmax.max(xmin), in_progress })
         };
         parse().ok_or_else(|| ParseError(text.to_owned()))
     }
@@ -81,8 +82,16 @@ mod tests {
     }
 
     #[test]
+    fn a_slot_s_snapshot_sees_all_below_its_xmin() {
+        let s: Snapshot = "24373:24363:".parse().expect("as 15 printed it");
+        assert!(s.sees(24_372) && !s.sees(24_373));
+        let plain: Snapshot = "24370:24373:24370".parse().expect("a snapshot");
+        assert!(!plain.covers(&s), "24370 is not visible to it");
+    }
+
+    #[test]
     fn what_no_server_prints_is_no_snapshot() {
-        for text in ["", "1", "1:2", "1:2:x", "2:1:", "1:2:9", "5:9:4", "1:99999999999999999999:", "-1:2:", "1:2:3:4"] {
+        for text in ["", "1", "1:2", "1:2:x", "1:2:9", "5:9:4", "1:99999999999999999999:", "-1:2:", "1:2:3:4"] {
             assert!(text.parse::<Snapshot>().is_err(), "{text:?} was taken for one");
         }
     }
