@@ -21,7 +21,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// `sync`: the standby takes logical slots along, and nothing is published that it lacks.
+    /// `sync`: the standby takes logical slots along.
     async fn start(sync: bool) -> Pair {
         let shapes = workload::all();
         let mut world = World::builder().tables(workload::tables()).own_source_major(MAJOR).start().await;
@@ -30,10 +30,6 @@ impl Pair {
         let primary = world.own_source.take().expect("the test has its own");
         let settings: &[(&str, &str)] = if sync { &[("sync_replication_slots", "on")] } else { &[] };
         let standby = primary.standby("standby", settings).await.expect("a standby follows");
-        if sync {
-            world.in_source("ALTER SYSTEM SET synchronized_standby_slots = 'standby'").await;
-            world.in_source("SELECT pg_reload_conf()").await;
-        }
         // The primary is looked for: once it is the first of the hosts, once it stands behind its standby.
         let ports = (primary.address().port, standby.address().port);
         let (first, second) = if sync { ports } else { (ports.1, ports.0) };
@@ -44,6 +40,12 @@ impl Pair {
         );
         world.configuration.set("source.url", url).set("source.failover", sync);
         Pair { world, primary, standby }
+    }
+
+    /// From now on nothing is published that the standby lacks.
+    async fn hold_back(&self) {
+        self.world.in_source("ALTER SYSTEM SET synchronized_standby_slots = 'standby'").await;
+        self.world.in_source("SELECT pg_reload_conf()").await;
     }
 
     /// Writes as much, and lets it be published.
@@ -90,6 +92,7 @@ async fn refuses(world: &mut World, source: &mut Tributary, words: &[&str]) {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_source_follows_a_promotion_and_refuses_the_old_primary() {
     let mut pair = Pair::start(true).await;
+    pair.hold_back().await;
     // The slot of the audit never moves, so it is ready only if it is made while nobody writes.
     let audit = format!("{}_audit", pair.world.prefix());
     let make = format!("SELECT pg_create_logical_replication_slot('{audit}', 'pgoutput', false, false, true)");
@@ -136,8 +139,6 @@ async fn what_the_new_primary_never_had_stops_the_source() {
     let mut source = pair.world.start(Part::Source);
     source.ready(WITHIN).await.expect("the source streams");
     pair.until_synced().await;
-    pair.world.in_source("ALTER SYSTEM RESET synchronized_standby_slots").await;
-    pair.world.in_source("SELECT pg_reload_conf()").await;
     pair.standby.stop().await.expect("the standby is away");
     pair.write(pair.world.seed, 20).await;
     pair.world.until_published().await;
