@@ -195,7 +195,8 @@ impl Loop {
             match next {
                 // The session ends; why stands in front of it in the queue, unless a person asked.
                 Ok(Input::Stop) => return self.finish(&mut transaction),
-                Ok(Input::Failed(error @ Error::Again(_))) => {
+                // What was seen before counts: the next session compares with it.
+                Ok(Input::Failed(error @ (Error::Again(_) | Error::Unsent(_)))) => {
                     return self.finish(&mut transaction).and(Err(error));
                 }
                 Ok(input) => self.take(input, &mut transaction)?,
