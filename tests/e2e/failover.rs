@@ -57,16 +57,11 @@ impl Pair {
 
     /// The source's slot is ready at the standby. While it waits somebody writes, since only a slot that moves gets there.
     async fn until_synced(&self) {
-        let slot = self.world.slot();
-        let write = async {
-            loop {
-                self.write(self.world.seed.wrapping_add(7), 5).await;
-            }
-        };
-        tokio::select! {
-            synced = self.standby.until_synced(&slot) => synced.expect("the slot is taken along"),
-            () = write => {}
-        }
+        let (server, database) = (self.world.source_address(), self.world.source_database());
+        let writers = Workload::start(server, &database, self.world.seed.wrapping_add(7), PACE, &workload::all());
+        let synced = self.standby.until_synced(&self.world.slot()).await;
+        writers.stop().await.expect("the writers write");
+        synced.expect("the slot is taken along");
     }
 
     /// The primary dies under load, the standby takes its place.
