@@ -69,7 +69,9 @@ async fn sigterm_tells_the_server_how_far_it_got() {
             audit::changes(&source_database, &world.slot(), &world.slot()).await.expect("nobody reads the slot");
         let again: BTreeSet<u64> =
             changes.values().flatten().map(|change| change.0).filter(|commit| *commit <= published).collect();
-        assert!(again.len() <= 1, "published up to {published:X}, and yet to be sent again: {again:X?}");
+        // A commit can stand in the WAL and not be visible yet, one for each writer: such are never confirmed, nor what the
+        // others have committed behind the first of them. Without a last word it is all of half a second, dozens.
+        assert!(again.len() <= 8, "published up to {published:X}, and yet to be sent again: {again:X?}");
         source.restart().expect("it starts again");
     }
     source.ready(READY_WITHIN).await.expect("it streams");
