@@ -122,7 +122,7 @@ impl Tail {
     }
 
     /// The offset behind the last record that each partition has at this moment, by partition.
-    fn ends(&self) -> Result<Vec<i64>, Error> {
+    pub fn ends(&self) -> Result<Vec<i64>, Error> {
         let end = |partition| match self.consumer.fetch_watermarks(&self.topic, partition, REQUEST_TIMEOUT) {
             Ok((_, end)) => Ok(end),
             Err(error) => Err(read(&self.topic, Some(partition), error)),

@@ -173,6 +173,8 @@ impl Follower {
     fn tail(&self, published: &mut Published, outage: &mut Outage) -> Result<(), Error> {
         let failed = |cause| Error::Kafka { group: self.group.clone(), cause };
         let mut tail = Tail::start(&self.kafka, &self.topic, Isolation::ReadCommitted).map_err(failed)?;
+        // While the source writes all the time the end is never met, so what counts is the end as it was at the start.
+        let end = tail.ends().map_err(failed)?.first().copied().unwrap_or_default();
         while !self.stop.is_cancelled() {
             match tail.next(STEP).map_err(failed)? {
                 Some(Event::Record(record)) => {
@@ -183,6 +185,11 @@ impl Follower {
                         key: String::from_utf8_lossy(key).into_owned(),
                         cause,
                     })?;
+                    // The last record of each of the source's transactions.
+                    if record.offset() + 1 >= end && key == b"stream" {
+                        outage.over();
+                        self.say(published);
+                    }
                 }
                 Some(Event::End { .. }) => {
                     outage.over();
