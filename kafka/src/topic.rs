@@ -74,7 +74,8 @@ impl std::fmt::Debug for Record<'_> {
 pub enum Event<'a> {
     /// The next record of its partition.
     Record(Record<'a>),
-    /// All records that this partition has at the moment were read. Said again whenever it was caught up with anew.
+    /// All records that this partition had when the following began were read: while somebody writes all the time a reader
+    /// never meets the end of now. Said again whenever that is met.
     End {
         /// The partition, from 0.
         partition: i32,
@@ -86,6 +87,10 @@ pub struct Tail {
     consumer: BaseConsumer<Context>,
     topic: String,
     partitions: i32,
+    /// Where each partition ended when the following began, until that was met.
+    ends: Vec<Option<i64>>,
+    /// A partition whose end was met with the last record.
+    met: Option<i32>,
 }
 
 impl Tail {
@@ -118,16 +123,12 @@ impl Tail {
             added.map_err(|error| read(topic, Some(partition), error))?;
         }
         consumer.assign(&assignment).map_err(|error| read(topic, None, error))?;
-        Ok(Tail { consumer, topic: topic.to_owned(), partitions })
-    }
-
-    /// The offset behind the last record that each partition has at this moment, by partition.
-    pub fn ends(&self) -> Result<Vec<i64>, Error> {
-        let end = |partition| match self.consumer.fetch_watermarks(&self.topic, partition, REQUEST_TIMEOUT) {
-            Ok((_, end)) => Ok(end),
-            Err(error) => Err(read(&self.topic, Some(partition), error)),
+        let end = |partition| match consumer.fetch_watermarks(topic, partition, REQUEST_TIMEOUT) {
+            Ok((_, end)) => Ok(Some(end)),
+            Err(error) => Err(read(topic, Some(partition), error)),
         };
-        (0..self.partitions).map(end).collect()
+        let ends = (0..partitions).map(end).collect::<Result<_, _>>()?;
+        Ok(Tail { consumer, topic: topic.to_owned(), partitions, ends, met: None })
     }
 
     /// The number of partitions that are followed.
@@ -137,9 +138,17 @@ impl Tail {
 
     /// The next event, or nothing when none came within `timeout`. Brokers that are away are waited for.
     pub fn next(&mut self, timeout: Duration) -> Result<Option<Event<'_>>, Error> {
+        if let Some(partition) = self.met.take() {
+            return Ok(Some(Event::End { partition }));
+        }
         match self.consumer.poll(timeout) {
             None => Ok(None),
-            Some(Ok(message)) => Ok(Some(Event::Record(Record(message)))),
+            Some(Ok(message)) => {
+                let index = usize::try_from(message.partition()).unwrap_or(usize::MAX);
+                let is_met = |end: &mut i64| message.offset() + 1 >= *end;
+                self.met = self.ends.get_mut(index).and_then(|end| end.take_if(is_met)).map(|_| message.partition());
+                Ok(Some(Event::Record(Record(message))))
+            }
             Some(Err(KafkaError::PartitionEOF(partition))) => Ok(Some(Event::End { partition })),
             Some(Err(error)) => match error.rdkafka_error_code() {
                 Some(code) if is_passing(code) => Ok(None),
@@ -167,18 +176,12 @@ pub fn read_all<E: From<Error>>(
 ) -> Result<(), E> {
     let mut tail = Tail::start(config, topic, isolation)?;
     let mut records = 0_u64;
-    // While somebody writes all the time a reader never catches up, so what counts is the end as it was when we began.
-    let ends = tail.ends()?;
-    let mut ended = vec![false; ends.len()];
+    let mut ended = vec![false; usize::try_from(tail.partitions()).unwrap_or(0)];
     while ended.contains(&false) {
         match tail.next(STEP)? {
             Some(Event::Record(record)) => {
                 each(&record)?;
                 records += 1;
-                let partition = usize::try_from(record.partition()).unwrap_or(usize::MAX);
-                if ends.get(partition).is_some_and(|end| record.offset() + 1 >= *end) {
-                    ended[partition] = true;
-                }
                 if records.is_multiple_of(4_096) && stop() {
                     return Err(Error::Stopped("read a topic").into());
                 }

@@ -173,8 +173,8 @@ impl Follower {
     fn tail(&self, published: &mut Published, outage: &mut Outage) -> Result<(), Error> {
         let failed = |cause| Error::Kafka { group: self.group.clone(), cause };
         let mut tail = Tail::start(&self.kafka, &self.topic, Isolation::ReadCommitted).map_err(failed)?;
-        // While the source writes all the time the end is never met, so what counts is the end as it was at the start.
-        let end = tail.ends().map_err(failed)?.first().copied().unwrap_or_default();
+        // The last record of each of the source's transactions is the stream's: only there the state is whole.
+        let (mut has_caught_up, mut is_whole) = (false, true);
         while !self.stop.is_cancelled() {
             match tail.next(STEP).map_err(failed)? {
                 Some(Event::Record(record)) => {
@@ -185,15 +185,17 @@ impl Follower {
                         key: String::from_utf8_lossy(key).into_owned(),
                         cause,
                     })?;
-                    // The last record of each of the source's transactions.
-                    if record.offset() + 1 >= end && key == b"stream" {
-                        outage.over();
+                    is_whole = key == b"stream";
+                    if has_caught_up && is_whole {
                         self.say(published);
                     }
                 }
                 Some(Event::End { .. }) => {
+                    has_caught_up = true;
                     outage.over();
-                    self.say(published);
+                    if is_whole {
+                        self.say(published);
+                    }
                 }
                 None => {}
             }
