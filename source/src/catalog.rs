@@ -268,7 +268,7 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         .await
         .map_err(asked)?;
     let Some(name) = name.map(|row| row.get::<_, String>(0)) else {
-        return Ok(Reselected::Seen { values: None, upto: wal_end(client).await? });
+        return Ok(Reselected::Seen { values: None, upto: wal_insert(client).await? });
     };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
     let conditions = relation.key.iter().map(|i| match row.row[*i] {
@@ -289,7 +289,7 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
     );
     let answer = match client.simple_query(&query).await.map_err(asked) {
         Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => {
-            return Ok(Reselected::Renamed { upto: wal_end(client).await? });
+            return Ok(Reselected::Renamed { upto: wal_insert(client).await? });
         }
         answer => answer?,
     };
@@ -303,11 +303,11 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
     }
     let values = (2..found.len()).map(|i| found.get(i).map(|text| text.as_bytes().to_vec()));
     // Asked for afterwards: whatever was visible was in the WAL by then.
-    Ok(Reselected::Seen { values: found.get(1).map(|_| values.collect()), upto: wal_end(client).await? })
+    Ok(Reselected::Seen { values: found.get(1).map(|_| values.collect()), upto: wal_insert(client).await? })
 }
 
 /// Where the next WAL record will go.
-async fn wal_end(client: &Client) -> Result<Lsn, Error> {
+pub async fn wal_insert(client: &Client) -> Result<Lsn, Error> {
     let asked = |cause| Error::statement("ask for the end of the WAL", cause);
     let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).await.map_err(asked)?;
     let text: String = row.get(0);

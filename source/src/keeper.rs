@@ -41,7 +41,8 @@ const QUERY: &str = "
            s.slot_name IS NOT NULL, s.slot_type = 'physical', s.plugin::text, s.database::text, s.temporary, s.active_pid,
            s.wal_status, s.safe_wal_size, s.restart_lsn::text, s.confirmed_flush_lsn::text,
            to_jsonb(s) ->> 'invalidation_reason', coalesce((to_jsonb(s) ->> 'conflicting')::bool AND pg_is_in_recovery(), false),
-           (extract(epoch FROM (to_jsonb(s) ->> 'inactive_since')::timestamptz) * 1000)::int8
+           (extract(epoch FROM (to_jsonb(s) ->> 'inactive_since')::timestamptz) * 1000)::int8,
+           coalesce((to_jsonb(s) ->> 'failover')::bool, false), coalesce((to_jsonb(s) ->> 'synced')::bool, false)
     FROM (SELECT 1) AS one LEFT JOIN pg_replication_slots s ON s.slot_name = $1";
 
 /// Asks the server for the slot `name`.
@@ -62,6 +63,8 @@ pub async fn look(client: &Client, name: &str) -> Result<Look, Error> {
         invalidation_reason: row.get(15),
         is_conflicting: row.get(16),
         inactive_since_ms: row.get(17),
+        is_failover: row.get(18),
+        is_synced: row.get(19),
     });
     Ok(Look {
         name: name.to_owned(),
@@ -72,6 +75,12 @@ pub async fn look(client: &Client, name: &str) -> Result<Look, Error> {
         idle_timeout: row.get::<_, Option<i64>>(4).map(|seconds| Duration::from_secs(seconds.unsigned_abs())),
         slot,
     })
+}
+
+/// How far the slot `name` is confirmed.
+pub(crate) async fn confirmed(client: &Client, name: &str) -> Result<Lsn, crate::Error> {
+    let slot = look(client, name).await?.slot.ok_or_else(|| crate::Error::SlotGone { slot: name.to_owned() })?;
+    Ok(slot.confirmed_lsn.unwrap_or_default())
 }
 
 /// A running keeper; it ends when this is dropped.

@@ -26,7 +26,7 @@ use crate::lists::{self, Facts, Judged, ListId};
 use crate::session::Input;
 use crate::setup::{self, Survey};
 use crate::state::State;
-use crate::{Error, lockers, start, topics};
+use crate::{Error, catalog, keeper, lockers, start, topics};
 
 /// How often it is asked how far the slot has come.
 const ASK_EVERY: Duration = Duration::from_millis(200);
@@ -236,7 +236,7 @@ pub async fn bring_about(mut change: Change, known: State, means: Means) -> Resu
         let added: Vec<u32> = change.next.added.iter().map(|added| added.oid).collect();
         let of = if change.is_renamed { None } else { Some(&added[..]) };
         lockers::wait(client, of, "so that all of what follows is in the stream").await?;
-        let since = wal_insert(client).await?;
+        let since = catalog::wal_insert(client).await?;
         change.next.since = Some(since);
         // The slot comes there by itself, but not at once where nothing is written.
         means.messages.emit(BEAT).await?;
@@ -299,23 +299,17 @@ async fn make_topics(
     topics::found(&admin, &fresh).await
 }
 
-async fn wal_insert(client: &Client) -> Result<Lsn, Error> {
-    let row = client.query_one("SELECT pg_current_wal_insert_lsn()::text", &[]).await;
-    let row = row.map_err(|cause| postgres::Error::statement("ask for the end of the WAL", cause))?;
-    Ok(row.get::<_, String>(0).parse().unwrap_or_default())
-}
-
 /// Waits until the slot is confirmed up to `since`: what lies before is published, and visible to everybody, and need not be
 /// read through publications that were not there.
 async fn slot_passes(client: &Client, slot: &str, since: Lsn) -> Result<(), Error> {
     let mut asked = 0;
     loop {
-        let found = setup::slot(client, slot).await?.ok_or_else(|| Error::SlotGone { slot: slot.to_owned() })?;
-        if found.confirmed >= since {
+        let confirmed = keeper::confirmed(client, slot).await?;
+        if confirmed >= since {
             return Ok(());
         }
         if asked == TELL_AFTER {
-            tracing::info!(confirmed = %found.confirmed, %since, "waiting for the slot to be confirmed so far before the list changes");
+            tracing::info!(%confirmed, %since, "waiting for the slot to be confirmed so far before the list changes");
         }
         asked += 1;
         tokio::time::sleep(ASK_EVERY).await;

@@ -33,7 +33,7 @@ use crate::state::State;
 use crate::stream::{self, Shared};
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId};
-use crate::{Error, relist, snapshot, start, topics};
+use crate::{Error, keeper, relist, snapshot, start, topics};
 
 mod publisher;
 mod watcher;
@@ -147,7 +147,8 @@ pub async fn run(
     let mut look = relist::look(&client, config, prefix, &early, &survey).await?;
     reached(Phase::Ready);
     // Nobody at the other end means that the thread was told to stop.
-    let go = stream::Go { make_failover: config.failover && survey.slot.as_ref().is_some_and(|slot| !slot.failover) };
+    let go =
+        stream::Go { make_failover: config.failover && survey.slot.as_ref().is_some_and(|slot| !slot.is_failover) };
     identified.go.send(go).map_err(|_| Error::Stopped)?;
     let started = identified.started.await.map_err(|_| Error::Stopped)?;
     started.map_err(|error| match error {
@@ -161,8 +162,7 @@ pub async fn run(
     failpoint::reach_in_task("fenced").await?;
     let mut state = start::state(kafka, prefix, stop).await?.ok_or(Error::Stopped)?;
     failpoint::reach_in_task("state-read").await?;
-    let slot =
-        setup::slot(&client, &config.slot).await?.ok_or_else(|| Error::SlotGone { slot: config.slot.clone() })?;
+    let confirmed = keeper::confirmed(&client, &config.slot).await?;
     // Asked only now: while we waited for the slot, the one who held it went on.
     let end = setup::wal_end(&client).await?;
     if state.stream != early.stream {
@@ -174,7 +174,7 @@ pub async fn run(
         survey = self::survey(&client, config, &state, timeline).await?;
         look = relist::look(&client, config, prefix, &state, &survey).await?;
     }
-    start::check_server(config, &mut state, &identified.system, &identified.switches, slot.confirmed, end)?;
+    start::check_server(config, &mut state, &identified.system, &identified.switches, confirmed, end)?;
     survey.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     look.tell();
     let rules = start::rules(config, &survey, &state)?;
@@ -196,7 +196,7 @@ pub async fn run(
     let catalog = Blocking { runtime, client, stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
     let label = Label { rules, ..start::label(config, prefix) };
-    let mut feed = Feed::new(label, state, slot.confirmed, config.touch_bytes_max, Box::new(catalog));
+    let mut feed = Feed::new(label, state, confirmed, config.touch_bytes_max, Box::new(catalog));
     feed.lets_go(leaving);
     let settings = publisher::Settings {
         state_topic: topic::of_state(prefix),
@@ -206,7 +206,7 @@ pub async fn run(
     };
     let work = Loop::new(feed, shared, settings);
     let stopping = session.clone();
-    tracing::info!(server = %config.postgres, slot = %config.slot, confirmed = %slot.confirmed, "streaming");
+    tracing::info!(server = %config.postgres, slot = %config.slot, %confirmed, "streaming");
     reached(Phase::Streaming);
     let (ended, mut end) = oneshot::channel();
     let run = move || drop(ended.send(work.run(publisher, &limits, received, &stopping)));
@@ -266,11 +266,11 @@ impl Helpers {
         shared: &Arc<Shared>,
         session: &CancellationToken,
     ) -> Result<Helpers, Error> {
-        let mut helpers = Vec::new();
+        let mut helpers = Helpers(Vec::new());
         let observer = postgres::connect(&config.postgres, "observer").await?;
         let observer = Arc::new(Messages::prepare(observer, &start::message_prefix(&config.slot)).await?);
         let observe = observe(observer.clone(), config.heartbeat, inputs.clone());
-        helpers.push(tokio::spawn(report("the observer", inputs.clone(), session.clone(), observe)).abort_handle());
+        helpers.add("the observer", observe, inputs, session);
         let tasks = tasks(state);
         if !tasks.is_empty() {
             let markers = postgres::connect(&config.postgres, "markers").await?;
@@ -286,12 +286,11 @@ impl Helpers {
             };
             let reader = postgres::connect(&config.postgres, "snapshot").await?;
             let reader = snapshot::Reader::new(reader, messages, inputs.clone(), settings);
-            let read = reader.run(tasks);
-            helpers.push(tokio::spawn(report("the reader", inputs.clone(), session.clone(), read)).abort_handle());
+            helpers.add("the reader", reader.run(tasks), inputs, session);
         }
         let end = end(observer, inputs.clone(), shared.clone(), session.clone());
-        helpers.push(tokio::spawn(end).abort_handle());
-        Ok(Helpers(helpers))
+        helpers.0.push(tokio::spawn(end).abort_handle());
+        Ok(helpers)
     }
 
     /// Catalog and state are compared, for the tables that are not on their way out.

@@ -47,8 +47,8 @@ pub struct Survey {
     pub remarks: Vec<String>,
     /// What the publication lacks, and the statement that makes or completes it.
     pub publication: Option<Lacking>,
-    /// Whether our slot is there.
-    pub slot: Option<Slot>,
+    /// Our slot, if it is there.
+    pub slot: Option<keeper::Slot>,
     /// Why it is none that we could read from.
     pub unusable: Option<Unusable>,
     /// `synchronized_standby_slots`: the standbys that must have what we are sent. From 17 on.
@@ -84,19 +84,6 @@ pub fn is_missing(table: &TableName) -> String {
     format!("the table {table} does not exist: correct source.tables (names are taken as they stand, case included)")
 }
 
-/// The slot as the server has it.
-#[derive(Clone, Debug)]
-pub struct Slot {
-    /// How far it is confirmed.
-    pub confirmed: schemas::Lsn,
-    /// Whether standbys take it along. From 17 on, as what follows.
-    pub failover: bool,
-    /// Whether it came from another server that way.
-    pub synced: bool,
-    /// Whether it goes with its connection.
-    pub temporary: bool,
-}
-
 /// Looks at everything.
 pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
     let mut survey = Survey::default();
@@ -110,27 +97,7 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
         look_at(client, config, &listed, publication.is_some(), &mut survey).await?;
     }
     judge_publication(config, publication, &mut survey);
-    survey.slot = slot(client, &config.slot).await?;
-    survey.unusable = keeper::look(client, &config.slot).await?.unusable();
     Ok(survey)
-}
-
-/// The slot called `name`.
-pub async fn slot(client: &Client, name: &str) -> Result<Option<Slot>, Error> {
-    let query = "SELECT coalesce(confirmed_flush_lsn, '0/0')::text, temporary,
-                        coalesce((to_jsonb(s) ->> 'failover')::bool, false),
-                        coalesce((to_jsonb(s) ->> 'synced')::bool, false)
-                 FROM pg_replication_slots s WHERE slot_name = $1";
-    let row = client
-        .query_opt(query, &[&name])
-        .await
-        .map_err(|cause| Error::statement("look at the replication slot", cause))?;
-    Ok(row.map(|row| Slot {
-        confirmed: row.get::<_, String>(0).parse().unwrap_or_default(),
-        temporary: row.get(1),
-        failover: row.get(2),
-        synced: row.get(3),
-    }))
 }
 
 /// Up to where the server's WAL is safe.
@@ -147,7 +114,10 @@ async fn server(client: &Client, config: &Config, survey: &mut Survey) -> Result
                         current_setting('max_replication_slots')::int8 - (SELECT count(*) FROM pg_replication_slots),
                         current_user::text, coalesce(current_setting('synchronized_standby_slots', true), '')";
     let row = client.query_one(query, &[]).await.map_err(|cause| Error::statement("look at the server", cause))?;
-    let slot_is_there = slot(client, &config.slot).await?.is_some();
+    let look = keeper::look(client, &config.slot).await?;
+    survey.unusable = look.unusable();
+    survey.slot = look.slot;
+    let slot_is_there = survey.slot.is_some();
     survey.standby = row.get(2);
     survey.synchronized = row.get(6);
     survey.version = row.get::<_, i32>(0).unsigned_abs();

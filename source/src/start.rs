@@ -318,11 +318,11 @@ pub fn slot_missing(config: &Config, state: &State, timeline: u32) -> Error {
 pub fn check_slot(config: &Config, survey: &Survey, state: &State, timeline: u32) -> Result<(), Error> {
     let Some(slot) = &survey.slot else { return Err(slot_missing(config, state, timeline)) };
     let unusable = |what: String| Err(Error::SlotUnusable { slot: config.slot.clone(), what });
-    if slot.temporary {
+    if slot.is_temporary {
         return unusable("is temporary, and was not ready when its server was promoted".to_owned());
     }
     // Where standbys are trusted to take it along, one made by hand proves nothing of what lies before it.
-    if state.stream.timeline != timeline && config.failover && !slot.synced {
+    if state.stream.timeline != timeline && config.failover && !slot.is_synced {
         return unusable(format!("was made on timeline {timeline} by hand instead of taken along"));
     }
     if config.failover && survey.synchronized.is_empty() {

@@ -62,6 +62,10 @@ pub struct Slot {
     pub is_conflicting: bool,
     /// 17 and later: since when nobody reads from it.
     pub inactive_since_ms: Option<i64>,
+    /// 17 and later: whether standbys take it along.
+    pub is_failover: bool,
+    /// 17 and later: whether it came from another server that way.
+    pub is_synced: bool,
 }
 
 /// How urgent it is.

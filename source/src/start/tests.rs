@@ -2,7 +2,7 @@ use schemas::state::Sent;
 use service::config::Document;
 
 use super::*;
-use crate::setup::Slot;
+use crate::keeper::Slot;
 use crate::state::tests::state;
 
 fn config(more: &str) -> Config {
@@ -99,7 +99,7 @@ fn a_slot_ahead_and_a_server_behind_are_refused() {
 
 #[test]
 fn a_slot_must_have_come_along_whole() {
-    let slot = Slot { confirmed: Lsn(300), failover: true, synced: true, temporary: false };
+    let slot = Slot { confirmed_lsn: Some(Lsn(300)), is_failover: true, is_synced: true, ..Slot::default() };
     let state = published(1, 400);
     let trusting = config("failover = true");
     let check = |config: &Config, slot: Option<&Slot>, timeline| {
@@ -113,10 +113,10 @@ fn a_slot_must_have_come_along_whole() {
     let left = check(&trusting, None, 2).expect_err("it did not come along");
     assert!(matches!(left, Error::SlotLeftBehind { timeline: 2, .. }), "{left}");
 
-    let by_hand = Slot { synced: false, ..slot.clone() };
+    let by_hand = Slot { is_synced: false, ..slot.clone() };
     check(&trusting, Some(&by_hand), 1).expect("the server's own");
     check(&config(""), Some(&by_hand), 2).expect("who kept it is not ours to say; its history is compared");
     check(&trusting, Some(&by_hand), 2).expect_err("made by hand");
-    let temporary = Slot { temporary: true, ..slot };
+    let temporary = Slot { is_temporary: true, ..slot };
     check(&trusting, Some(&temporary), 2).expect_err("not ready");
 }
