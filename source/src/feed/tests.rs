@@ -13,7 +13,8 @@ use schemas::state::Range;
 use schemas::{ChangeEvent, Columns, Seq};
 
 use super::*;
-use crate::pgoutput::Relation as Described;
+use crate::foreign::encode;
+use crate::pgoutput::{Old, Relation as Described};
 use crate::relation::tests::{details, users};
 use crate::state::tests::state;
 use crate::watch;
@@ -179,71 +180,58 @@ impl World {
 }
 
 fn begin(commit: u64, xid: u32) -> Vec<u8> {
-    [b"B".as_slice(), &commit.to_be_bytes(), &7_000_000_i64.to_be_bytes(), &xid.to_be_bytes()].concat()
+    encode(&Message::Begin { commit: Lsn(commit), time: 7_000_000, xid })
 }
 
 fn end(commit: u64) -> Vec<u8> {
-    [b"C\0".as_slice(), &commit.to_be_bytes(), &(commit + 8).to_be_bytes(), &7_000_000_i64.to_be_bytes()].concat()
+    encode(&Message::Commit { commit: Lsn(commit), end: Lsn(commit + 8) })
 }
 
 fn relation(described: &Described) -> Vec<u8> {
-    let mut out = [b"R".as_slice(), &described.oid.to_be_bytes()].concat();
-    for name in [&described.schema, &described.table] {
-        out.extend_from_slice(name.as_bytes());
-        out.push(0);
+    encode(&Message::Relation(described.clone()))
+}
+
+/// Cells: `None` is null, `"~"` unchanged.
+fn cells<'a>(cells: &[Option<&'a str>]) -> Vec<Cell<'a>> {
+    let cell = |cell: &Option<&'a str>| match *cell {
+        None => Cell::Null,
+        Some("~") => Cell::Unchanged,
+        Some(text) => Cell::Text(text.as_bytes()),
+    };
+    cells.iter().map(cell).collect()
+}
+
+/// The old tuple, of the kind that the stream names by a letter.
+fn old<'a>(kind: u8, row: &[Option<&'a str>]) -> Old<'a> {
+    match kind {
+        b'K' => Old::Key(cells(row)),
+        _ => Old::Row(cells(row)),
     }
-    out.push(described.identity as u8);
-    out.extend_from_slice(&(described.columns.len() as u16).to_be_bytes());
-    for column in &described.columns {
-        out.push(u8::from(column.identity));
-        out.extend_from_slice(column.name.as_bytes());
-        out.push(0);
-        out.extend_from_slice(&column.type_oid.to_be_bytes());
-        out.extend_from_slice(&column.modifier.to_be_bytes());
-    }
-    out
 }
 
-/// A tuple: `None` is null, `"~"` unchanged.
-fn tuple(cells: &[Option<&str>]) -> Vec<u8> {
-    let mut out = (cells.len() as u16).to_be_bytes().to_vec();
-    for cell in cells {
-        match cell {
-            None => out.push(b'n'),
-            Some("~") => out.push(b'u'),
-            Some(text) => {
-                out.push(b't');
-                out.extend_from_slice(&(text.len() as u32).to_be_bytes());
-                out.extend_from_slice(text.as_bytes());
-            }
-        }
-    }
-    out
+/// The table of most tests.
+const USERS: u32 = 7;
+
+fn insert(new: [&str; 3]) -> Vec<u8> {
+    encode(&Message::Insert { oid: USERS, new: cells(&new.map(Some)) })
 }
 
-const USERS: [u8; 4] = 7_u32.to_be_bytes();
-
-fn insert(cells: [&str; 3]) -> Vec<u8> {
-    [b"I".as_slice(), &USERS, b"N", &tuple(&cells.map(Some))].concat()
+fn update(before: Option<(u8, [Option<&str>; 3])>, new: [&str; 3]) -> Vec<u8> {
+    let old = before.map_or(Old::None, |(kind, row)| old(kind, &row));
+    encode(&Message::Update { oid: USERS, old, new: cells(&new.map(Some)) })
 }
 
-fn update(old: Option<(u8, [Option<&str>; 3])>, new: [&str; 3]) -> Vec<u8> {
-    let old = old.map_or(Vec::new(), |(kind, cells)| [&[kind], tuple(&cells).as_slice()].concat());
-    [b"U".as_slice(), &USERS, &old, b"N", &tuple(&new.map(Some))].concat()
-}
-
-fn delete(kind: u8, old: [Option<&str>; 3]) -> Vec<u8> {
-    [b"D".as_slice(), &USERS, &[kind], &tuple(&old)].concat()
+fn delete(kind: u8, row: [Option<&str>; 3]) -> Vec<u8> {
+    encode(&Message::Delete { oid: USERS, old: old(kind, &row) })
 }
 
 fn truncate(oids: &[u32]) -> Vec<u8> {
-    let list: Vec<u8> = oids.iter().flat_map(|oid| oid.to_be_bytes()).collect();
-    [b"T".as_slice(), &(oids.len() as u32).to_be_bytes(), &[0], &list].concat()
+    encode(&Message::Truncate { oids: oids.to_vec(), cascade: false, restart_identity: false })
 }
 
 fn message(lsn: u64, prefix: &str, content: &str) -> Vec<u8> {
-    let length = (content.len() as u32).to_be_bytes();
-    [b"M\x01".as_slice(), &lsn.to_be_bytes(), prefix.as_bytes(), &[0], &length, content.as_bytes()].concat()
+    let content = content.as_bytes();
+    encode(&Message::Logical { transactional: true, lsn: Lsn(lsn), prefix, content })
 }
 
 fn short(op: &str, id: u32, n: u32) -> (String, String, u32) {

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use postgres::replication::Switch;
+use schemas::write::Cell;
 
-use super::wire::{self, Sent, TABLES};
+use super::wire::{self, TABLES};
 use crate::visibility::Snapshot;
 
 /// The model's name of a transaction.
@@ -325,32 +326,36 @@ fn frames(transaction: &Transaction, relations: &mut [Option<u32>]) -> Vec<Frame
             let version = change.versions[*table];
             if relations[*table] != Some(version) {
                 relations[*table] = Some(version);
-                frames.push(data(0, wire::relation(&wire::described(*table, version))));
+                frames.push(data(0, wire::relation(wire::described(*table, version))));
             }
         }
         if let Some(payload) = payload(change) {
             frames.push(data(change.lsn, payload));
         }
     }
-    frames.push(data(0, wire::commit(transaction.commit, transaction.end, transaction.time)));
+    frames.push(data(0, wire::commit(transaction.commit, transaction.end)));
     frames
+}
+
+fn text(text: &str) -> Cell<'_> {
+    Cell::Text(text.as_bytes())
 }
 
 fn payload(change: &Change) -> Option<Vec<u8>> {
     let (table, key) = (change.table, change.key.to_string());
     // Which shape a row had is written into it, so that a reader can tell whether its schema event fits.
     let name = |row: &Row| format!("{}/{}", row.name, change.versions[table]);
-    let old = |key: &str| wire::delete(table, &[Sent::Text(key), Sent::Null, Sent::Null]);
+    let old = |key: &str| wire::delete(table, &[text(key), Cell::Null, Cell::Null]);
     Some(match &change.op {
-        Op::Insert(row) => wire::insert(table, &[Sent::Text(&key), Sent::Text(&name(row)), Sent::Text(&row.bio)]),
+        Op::Insert(row) => wire::insert(table, &[text(&key), text(&name(row)), text(&row.bio)]),
         Op::Update { row, partial } => {
-            let bio = if *partial { Sent::Unchanged } else { Sent::Text(&row.bio) };
-            wire::update(table, None, &[Sent::Text(&key), Sent::Text(&name(row)), bio])
+            let bio = if *partial { Cell::Unchanged } else { text(&row.bio) };
+            wire::update(table, None, &[text(&key), text(&name(row)), bio])
         }
         Op::Move { from, row, partial } => {
-            let (from, bio) = (from.to_string(), if *partial { Sent::Unchanged } else { Sent::Text(&row.bio) });
-            let old = [Sent::Text(&from), Sent::Null, Sent::Null];
-            wire::update(table, Some(&old), &[Sent::Text(&key), Sent::Text(&name(row)), bio])
+            let (from, bio) = (from.to_string(), if *partial { Cell::Unchanged } else { text(&row.bio) });
+            let old = [text(&from), Cell::Null, Cell::Null];
+            wire::update(table, Some(&old), &[text(&key), text(&name(row)), bio])
         }
         Op::Delete => old(&key),
         Op::Truncate(tables) => wire::truncate(tables),

@@ -49,7 +49,7 @@ impl Altered {
     fn insert(&mut self, described: &Described) -> Result<(), Error> {
         self.lsn += 100;
         let cells: Vec<_> = described.columns.iter().map(|_| Some("1")).collect();
-        let row = [b"I".as_slice(), &USERS, b"N", &tuple(&cells)].concat();
+        let row = encode(&Message::Insert { oid: USERS, new: super::cells(&cells) });
         let messages = [(0, begin(self.lsn, self.lsn as u32)), (0, relation(described)), (self.lsn - 50, row)];
         for (start, message) in messages.into_iter().chain([(0, end(self.lsn))]) {
             assert_eq!(self.world.say(start, &message)?, Taken::Whole);
