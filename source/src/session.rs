@@ -179,7 +179,7 @@ pub async fn run(
     look.tell();
     let rules = start::rules(config, &survey, &state)?;
     let admin = Admin::connect(kafka)?;
-    let limits = topics::check(&admin, &topic::of_state(prefix), &state).await?;
+    let topics::Checked { limits, state_topic_id } = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
@@ -187,7 +187,7 @@ pub async fn run(
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
     let mut helpers = Helpers::start(config, &survey, &state, &rules, &inputs, &shared, &session).await?;
     helpers.watch(config, &state, &leaving, &inputs, &session).await?;
-    let look_at_topics = topics::watch(admin, topic::of_state(prefix), state.clone());
+    let look_at_topics = topics::watch(admin, topic::of_state(prefix), state_topic_id, state.clone());
     helpers.add("the look at topics", look_at_topics, &inputs, &session);
     if let Some(change) = look.change {
         helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;

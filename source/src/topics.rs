@@ -148,19 +148,25 @@ pub async fn fresh(admin: &Admin, state: &State, names: &[String]) -> Result<Vec
     Ok(names.iter().filter(is_fresh).cloned().collect())
 }
 
-/// Compares the topics of published tables with the state. Returns how large a record each takes, in bytes.
-pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BTreeMap<String, usize>, Error> {
+/// What a comparison of topics with the state has found.
+pub struct Checked {
+    /// How large a record each topic takes, in bytes.
+    pub limits: BTreeMap<String, usize>,
+    /// Kafka's id of the state's own topic.
+    pub state_topic_id: String,
+}
+
+/// Compares the topics of published tables with the state.
+pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<Checked, Error> {
     let used: HashSet<&str> = state.tables().map(|(_, table)| table.topic.as_str()).collect();
     let names: Vec<&str> = used.iter().copied().chain([state_topic]).collect();
     let there = admin.topics(&names).await?;
     let mut faults = Vec::new();
-    match there.get(state_topic) {
-        Some(topic) => judge(topic, "compact", &mut faults),
-        None => {
-            let fault = "is gone, and without it nobody knows what stands in the topics: load again under a new prefix";
-            return Err(Error::Topic { topic: state_topic.to_owned(), fault: fault.into() });
-        }
-    }
+    let Some(own) = there.get(state_topic) else {
+        let fault = "is gone, and without it nobody knows what stands in the topics: load again under a new prefix";
+        return Err(Error::Topic { topic: state_topic.to_owned(), fault: fault.into() });
+    };
+    judge(own, "compact", &mut faults);
     if !faults.is_empty() {
         return Err(Error::Unready(faults));
     }
@@ -188,23 +194,22 @@ pub async fn check(admin: &Admin, state_topic: &str, state: &State) -> Result<BT
         }
         limits.insert(recorded.name.clone(), topic.settings.max_message_bytes);
     }
-    Ok(limits)
+    Ok(Checked { limits, state_topic_id: own.id.clone() })
 }
 
 /// Looks at the topics again and again for as long as a session lasts. A producer waits without end and without a word for a
 /// topic that was deleted, and to one that was made again it publishes as if nothing had happened.
-pub async fn watch(admin: Admin, state_topic: String, state: State) -> Result<(), Error> {
-    let id = |topics: &BTreeMap<String, Topic>| topics.get(&state_topic).map(|topic| topic.id.clone());
-    let known = id(&admin.topics(&[&state_topic]).await?);
+///
+/// `known` is the state topic's id as it was when the session began.
+pub async fn watch(admin: Admin, state_topic: String, known: String, state: State) -> Result<(), Error> {
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        match check(&admin, &state_topic, &state).await {
+        let now = match check(&admin, &state_topic, &state).await {
             // Whether Kafka is away is for the publisher to find out.
             Err(error) if error.severity() == Severity::Transient => continue,
-            checked => drop(checked?),
-        }
-        let now = admin.topics(&[&state_topic]).await.map(|topics| id(&topics));
-        if now.is_ok_and(|now| now.is_some() && now != known) {
+            checked => checked?.state_topic_id,
+        };
+        if now != known {
             let fault = "was deleted and made again, and without it nobody knows what stands in the topics: load again under a new prefix";
             return Err(Error::Topic { topic: state_topic, fault: fault.into() });
         }
