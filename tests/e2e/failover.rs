@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use harness::World;
+use harness::oracle::audit;
 use harness::process::{Part, Tributary};
 use harness::servers::{Postgres, Role};
 use harness::workload::{self, Pace, Workload};
@@ -88,10 +89,9 @@ async fn refuses(world: &mut World, source: &mut Tributary, words: &[&str]) {
 async fn the_source_follows_a_promotion_and_refuses_the_old_primary() {
     let mut pair = Pair::start(true).await;
     pair.hold_back().await;
-    // The slot of the audit never moves, so it is ready only if it is made while nobody writes.
     let audit = format!("{}_audit", pair.world.prefix());
-    let make = format!("SELECT pg_create_logical_replication_slot('{audit}', 'pgoutput', false, false, true)");
-    pair.world.in_source(&make).await;
+    let client = pair.world.source(Role::Superuser).await;
+    audit::start_for_standbys(&client, &audit).await.expect("a slot for the audit");
     pair.standby.until_synced(&audit).await.expect("the audit's slot is taken along");
     let mut source = pair.world.start(Part::Source);
     source.ready(WITHIN).await.expect("the source streams");

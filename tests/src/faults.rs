@@ -5,7 +5,7 @@
 //!                              └─▶ verdict: order, density, no duplicate, no gap against two logs of all commits
 //!
 //! A lane is one PostgreSQL and one broker behind proxies; trials follow each other there, with a database, a slot and
-//! topics of their own. Knows the product by its command line and its topics, and by the names of its failpoints.
+//! topics of their own. Where a standby is to be promoted the trial has a lane to itself. Knows the product by its command line and its topics, and by the names of its failpoints.
 
 mod lane;
 pub mod plan;
@@ -50,7 +50,7 @@ pub async fn run(seeds: impl IntoIterator<Item = u64>, lanes: usize, told: impl 
             // In a statement of its own: the queue is let go before the trial.
             let next = queue.borrow_mut().pop_front();
             let Some(seed) = next else { break };
-            let verdict = trial::run(&mut lane, seed).await;
+            let verdict = trial::run(&mut lane, seed).await?;
             told(&verdict);
             if verdict.fault.is_some() {
                 failed += 1;

@@ -9,6 +9,8 @@
 mod requests;
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -44,6 +46,7 @@ pub enum Way {
 #[derive(Debug)]
 pub struct Proxy {
     port: u16,
+    server: Arc<AtomicU16>,
     way: watch::Sender<Way>,
     accepting: JoinHandle<()>,
 }
@@ -55,13 +58,19 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
         let listener = listener.map_err(Error::during(format!("listen on port {port}")))?;
         let way = watch::Sender::new(Way::Open);
-        let accepting = tokio::spawn(accept(listener, server, way.clone()));
-        Ok(Proxy { port, way, accepting })
+        let server = Arc::new(AtomicU16::new(server));
+        let accepting = tokio::spawn(accept(listener, server.clone(), way.clone()));
+        Ok(Proxy { port, server, way, accepting })
     }
 
     /// Where it listens.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// From now on connections lead to another server, as an address does that moves along with the primary.
+    pub fn lead_to(&self, server: u16) {
+        self.server.store(server, Ordering::Relaxed);
     }
 
     /// From now on connections fare like this.
@@ -82,14 +91,14 @@ impl Drop for Proxy {
     }
 }
 
-async fn accept(listener: TcpListener, server: u16, way: watch::Sender<Way>) {
+async fn accept(listener: TcpListener, server: Arc<AtomicU16>, way: watch::Sender<Way>) {
     // A client that gave up before it was let in is none.
     while let Ok((client, _)) = listener.accept().await {
-        tokio::spawn(connection(client, server, way.clone()));
+        tokio::spawn(connection(client, server.clone(), way.clone()));
     }
 }
 
-async fn connection(client: TcpStream, server: u16, way: watch::Sender<Way>) {
+async fn connection(client: TcpStream, server: Arc<AtomicU16>, way: watch::Sender<Way>) {
     // Dropped with bytes unread, or told so, a socket is reset rather than closed in good order.
     let reset = |stream: &TcpStream| drop(stream.set_zero_linger());
     reset(&client);
@@ -98,7 +107,8 @@ async fn connection(client: TcpStream, server: u16, way: watch::Sender<Way>) {
     if watched.wait_for(|way| *way != Way::Stalled).await.is_err() || *watched.borrow() == Way::Cut {
         return;
     }
-    let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)).await else { return };
+    let server = TcpStream::connect((Ipv4Addr::LOCALHOST, server.load(Ordering::Relaxed))).await;
+    let Ok(server) = server else { return };
     reset(&server);
     let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
     let up = pump(from_client, to_server, way.clone(), Some(Requests::default()));

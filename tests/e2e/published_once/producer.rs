@@ -123,3 +123,40 @@ async fn a_source_that_wakes_after_another_took_over_publishes_nothing() {
     }
     world.finish().await;
 }
+
+/// It sleeps in front of its commit for longer than the broker bears, with nobody to take over: what it had sent is given up,
+/// and published anew when it wakes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_source_that_sleeps_beyond_its_transaction_publishes_it_anew() {
+    let mut world = World::builder().table(users()).partitions(1).start().await;
+    world.expect_log("WARN");
+    let mut source = published(&mut world).await;
+    source.stop().await.expect("the source ends");
+    let mut configuration = world.configuration.clone();
+    configuration.environment("TRIBUTARY_FAILPOINTS", "before-commit=delay:30000@1");
+    source.restart_with(configuration).expect("it starts again");
+    source.ready(WITHIN).await.expect("the source streams");
+    world.in_source("UPDATE users SET name = name || '!'").await;
+    let topic_name = world.topic_name(&users());
+    world
+        .until("its records are sent", WITHIN, async || {
+            let all = topic::read_uncommitted(world.kafka(), &topic_name).await;
+            let all = all.map_err(|fault| format!("{fault:?}"))?.rows().count();
+            if all == 100 { Ok(()) } else { Err(format!("{all} of 100 rows are told of")) }
+        })
+        .await;
+    source.freeze();
+    let ask = async || topic::readable_end(world.kafka(), &topic_name, 0).await.map_err(|fault| format!("{fault:?}"));
+    let open = ask().await.expect("Kafka answers");
+    let given_up = async || match ask().await? {
+        end if end >= open + 50 => Ok(()),
+        end => Err(format!("readers get to {end}, as before")),
+    };
+    world.until("the broker gives the transaction up", WITHIN, given_up).await;
+    assert_eq!(world.topic(&users()).await.rows().count(), 50, "and nothing of it is visible");
+    source.thaw();
+    world.until_published().await;
+    assert_eq!(world.topic(&users()).await.rows().count(), 100, "each change is told of once");
+    source.stop().await.expect("the source ends");
+    world.finish().await;
+}

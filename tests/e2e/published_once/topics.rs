@@ -94,6 +94,19 @@ async fn a_topic_that_is_deleted_under_a_running_source_stops_it() {
     world.finish().await;
 }
 
+/// librdkafka goes by the name, and would write into the new one for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_is_made_again_under_a_running_source_stops_it() {
+    let mut world = World::builder().table(users()).partitions(2).start().await;
+    world.expect_log("WARN");
+    let mut source = published(&mut world).await;
+    let (topic, topics) = (world.topic_name(&users()), Topics::of(world.kafka()).expect("Kafka answers"));
+    topics.delete(&topic).await.expect("Kafka deletes it");
+    made_again(&world, &topics, &topic).await;
+    stops(&mut world, &mut source, &[&topic, "was deleted and made again", "under a new prefix"]).await;
+    world.finish().await;
+}
+
 /// Kafka deletes in its own time.
 async fn made_again(world: &World, topics: &Topics, topic: &str) {
     world

@@ -57,6 +57,15 @@ pub enum Survivor {
     Successor,
 }
 
+/// How the source fares while its primary is lost and the standby promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meanwhile {
+    /// It lives, and finds the new primary by itself.
+    Lives,
+    /// It is killed, and starts anew when the standby is the primary.
+    IsDead,
+}
+
 /// One thing that befalls the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -76,6 +85,8 @@ pub enum Fault {
     Broker(Manner),
     /// The database server goes and comes back.
     Server(Manner),
+    /// The database server is gone for good, and its standby takes its place.
+    FailOver(Meanwhile),
     /// It is frozen until another has taken over, then wakes.
     Zombie(Survivor),
     /// It starts anew with one table more, and dies on the way to that list when it reaches a point.
@@ -103,6 +114,8 @@ impl Plan {
             6..8 => Some(Fault::Zombie(Survivor::Zombie)),
             8..10 => Some(Fault::Zombie(Survivor::Successor)),
             10..15 => Some(Fault::List(OF_LIST.choose(random).expect("there are points"))),
+            15 => Some(Fault::FailOver(Meanwhile::Lives)),
+            16 => Some(Fault::FailOver(Meanwhile::IsDead)),
             _ => None,
         };
         if let Some(rare) = rare {
@@ -161,6 +174,11 @@ fn network(random: &mut ChaCha8Rng) -> (Side, Way) {
 }
 
 impl Plan {
+    /// Whether the standby of a server is promoted.
+    pub fn has_promotion(&self) -> bool {
+        self.0.iter().any(|(fault, _)| matches!(fault, Fault::FailOver(_)))
+    }
+
     /// Whether a table joins the list on the way.
     pub fn has_latecomer(&self) -> bool {
         self.0.iter().any(|(fault, _)| matches!(fault, Fault::List(_)))
@@ -189,6 +207,8 @@ impl fmt::Display for Fault {
             Fault::KilledWhile(with, way, ms) => write!(f, "{} {}, killed after {ms} ms", side(with), words(*way)),
             Fault::Broker(manner) => write!(f, "the broker {}", how(manner)),
             Fault::Server(manner) => write!(f, "PostgreSQL {}", how(manner)),
+            Fault::FailOver(Meanwhile::Lives) => f.write_str("a standby promoted"),
+            Fault::FailOver(Meanwhile::IsDead) => f.write_str("a standby promoted while it is dead"),
             Fault::List(point) => write!(f, "another list, dies at {point}"),
             Fault::Zombie(Survivor::Zombie) => f.write_str("frozen, succeeded, woken, the successor killed"),
             Fault::Zombie(Survivor::Successor) => f.write_str("frozen, succeeded, woken, then killed"),
@@ -224,9 +244,15 @@ mod tests {
         for point in OF_LIST {
             assert!(drawn.contains(&format!("another list, dies at {point}")), "nobody dies at {point}: {drawn:?}");
         }
-        for other in
-            ["killed", "the broker killed", "the broker restarted", "PostgreSQL killed", "PostgreSQL restarted"]
-        {
+        for other in [
+            "killed",
+            "the broker killed",
+            "the broker restarted",
+            "PostgreSQL killed",
+            "PostgreSQL restarted",
+            "a standby promoted",
+            "a standby promoted while it is dead",
+        ] {
             assert!(drawn.contains(other), "no {other}: {drawn:?}");
         }
         for way in [

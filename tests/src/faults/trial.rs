@@ -11,7 +11,7 @@ use rdkafka::client::DefaultClientContext;
 use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
 
-use super::plan::{Fault, Plan, Survivor};
+use super::plan::{Fault, Meanwhile, Plan, Survivor};
 use super::{Lane, Verdict};
 use crate::configuration::Configuration;
 use crate::oracle::{audit, journal, topic};
@@ -33,11 +33,18 @@ const PARTITIONS: usize = 3;
 const ROWS: u32 = 100;
 
 /// Runs the trial of a seed.
-pub(super) async fn run(lane: &mut Lane, seed: u64) -> Verdict {
+pub(super) async fn run(lane: &mut Lane, seed: u64) -> Result<Verdict, Error> {
     let (began, plan) = (Instant::now(), Plan::draw(seed));
-    let outcome = Trial::run(lane, seed, &plan).await;
+    let outcome = if plan.has_promotion() {
+        let mut pair = Lane::start_pair().await?;
+        let outcome = Trial::run(&mut pair, seed, &plan).await;
+        pair.stop().await?;
+        outcome
+    } else {
+        Trial::run(lane, seed, &plan).await
+    };
     let (unreached, fault) = outcome.map_or_else(|fault| (0, Some(fault)), |unreached| (unreached, None));
-    Verdict { seed, plan, lasted: began.elapsed(), unreached, fault }
+    Ok(Verdict { seed, plan, lasted: began.elapsed(), unreached, fault })
 }
 
 struct Trial<'l> {
@@ -69,7 +76,7 @@ impl Trial<'_> {
         let folder = crate::place::leavings(&prefix).map_err(told)?;
         let manner = Manner { truncate: true, move_alone: true, persist: true };
         let pace = Pace { writers: 3, transactions_per_second: 30 };
-        let writers = Workload::start_in(manner, lane.postgres(), &database(&prefix), seed, pace, &shapes);
+        let writers = Workload::start_in(manner, &lane.postgres(), &database(&prefix), seed, pace, &shapes);
         let source = Tributary::start("source", Part::Source, configuration.clone(), &folder).map_err(told)?;
         let mut trial =
             Trial { lane, prefix, tables, configuration, folder, source, successors: 0, armed: false, unreached: 0 };
@@ -150,6 +157,18 @@ impl Trial<'_> {
             }
             Fault::Broker(manner) => self.lane.lose_broker(manner).await?,
             Fault::Server(manner) => self.lane.lose_server(manner).await?,
+            Fault::FailOver(meanwhile) => {
+                // Whoever is promoted must have the slot.
+                self.source.ready(WELL_WITHIN).await?;
+                self.lane.until_synced(&slot(&self.prefix)).await?;
+                if meanwhile == Meanwhile::IsDead {
+                    self.source.kill9().await?;
+                }
+                self.lane.fail_over().await?;
+                if meanwhile == Meanwhile::IsDead {
+                    self.start_anew(None)?;
+                }
+            }
             Fault::Zombie(survivor) => self.zombie(survivor).await?,
             Fault::List(point) => {
                 self.source.kill9().await?;
@@ -307,7 +326,13 @@ async fn lay_out(lane: &Lane, prefix: &str, tables: &[Table], seed: u64) -> Resu
     sql.push_str(&format!("CREATE PUBLICATION {} FOR TABLE {}", quote(&slot(prefix)), names.join(", ")));
     client.batch_execute(&sql).await.map_err(Error::during("make the tables"))?;
     journal::keep(&client, tables).await.map_err(Error::new)?;
-    audit::start(&client, &audit_slot(prefix)).await.map_err(Error::new)?;
+    let audit = audit_slot(prefix);
+    if lane.has_standby() {
+        audit::start_for_standbys(&client, &audit).await.map_err(Error::new)?;
+        lane.until_synced(&audit).await?;
+    } else {
+        audit::start(&client, &audit).await.map_err(Error::new)?;
+    }
     workload::fill(&client, seed, &workload::all(), ROWS).await
 }
 
@@ -319,6 +344,7 @@ fn configuration(lane: &Lane, prefix: &str, tables: &[Table]) -> Configuration {
         .set("source.url", lane.postgres_by_proxy().url(Role::Source, &database(prefix)))
         .set("source.tables", names(tables))
         .set("source.create", true)
+        .set("source.failover", lane.has_standby())
         // Small chunks, so that a load has many boundaries; and an outage at the start is no typing error here.
         .set("source.chunk_rows_max", 20)
         .set("source.start_timeout_seconds", 600)

@@ -23,6 +23,13 @@ pub async fn start(client: &Client, slot: &str) -> Result<(), String> {
     client.execute(sql, &[&slot]).await.map(|_| ()).map_err(|cause| cause.to_string())
 }
 
+/// The same, remembered by standbys too once they have taken the slot along. It never moves, so only one that is made while
+/// nobody writes gets there.
+pub async fn start_for_standbys(client: &Client, slot: &str) -> Result<(), String> {
+    let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)";
+    client.execute(sql, &[&slot]).await.map(|_| ()).map_err(|cause| cause.to_string())
+}
+
 /// All changes since the start. Nothing is consumed: it can be asked again.
 pub async fn changes(client: &Client, slot: &str, publication: &str) -> Result<Changes, String> {
     history(client, slot, publication).await.map(|history| history.changes)

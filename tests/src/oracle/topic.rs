@@ -233,6 +233,14 @@ pub async fn exists(brokers: &str, topic: &str) -> Result<bool, Error> {
     asking.await.expect("asking for metadata does not panic")
 }
 
+/// How far readers of committed records get in a partition: to its end, or to where a transaction is open.
+pub async fn readable_end(brokers: &str, topic: &str, partition: i32) -> Result<i64, Error> {
+    let (brokers, name) = (brokers.to_owned(), topic.to_owned());
+    let ask = move || consumer(&brokers, Isolation::Committed)?.fetch_watermarks(&name, partition, READ_WITHIN);
+    let ends = tokio::task::spawn_blocking(ask).await.expect("asking for offsets does not panic");
+    ends.map(|(_, end)| end).map_err(Error::during(format!("ask for the end of {topic}")))
+}
+
 fn consumer(brokers: &str, isolation: Isolation) -> Result<BaseConsumer, KafkaError> {
     let isolation = if isolation == Isolation::Committed { "read_committed" } else { "read_uncommitted" };
     ClientConfig::new()

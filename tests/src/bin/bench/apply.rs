@@ -67,7 +67,7 @@ pub(crate) async fn all(stage: &Stage, backlog: &Backlog, keep: &mut dyn FnMut(L
 async fn start(stage: &Stage, backlog: &Backlog, reader: &Reader, turn: usize) -> Result<Subject, Error> {
     match reader.system {
         System::Native => {
-            Subscription::start(&stage.target, &stage.source, &reader.name).await.map(Subject::Subscription)
+            Subscription::start(&stage.target, &stage.source, &reader.name, false).await.map(Subject::Subscription)
         }
         System::DebeziumJdbc(profile) => {
             let topic = stage.topic(&backlog.feeder(reader.system).name);

@@ -20,7 +20,8 @@ use crate::stage::Stage;
 const SIGNS: [&str; 3] = ["Task is being killed", "unrecoverable exception", "FAILED to configure"];
 
 /// Larger queue and batches, and a producer that waits 10 ms for 512 KiB and compresses.
-const TUNED_SOURCE: [(&str, &str); 7] = [
+const TUNED_SOURCE: [(&str, &str); 8] = [
+    ("snapshot.fetch.size", "20480"),
     ("max.batch.size", "8192"),
     ("max.queue.size", "32768"),
     ("poll.interval.ms", "50"),
@@ -73,8 +74,17 @@ pub(crate) fn fetch() -> Result<PathBuf, Error> {
     Ok(plugins)
 }
 
+/// What a source connector does about rows at rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rows {
+    /// It copies them.
+    Copied,
+    /// It publishes changes alone.
+    Left,
+}
+
 /// The source connector's configuration.
-pub(crate) fn source(stage: &Stage, slot: &str, profile: Profile) -> Map<String, Value> {
+pub(crate) fn source(stage: &Stage, slot: &str, profile: Profile, rows: Rows) -> Map<String, Value> {
     let own = [
         ("connector.class", "io.debezium.connector.postgresql.PostgresConnector"),
         ("tasks.max", "1"),
@@ -86,7 +96,7 @@ pub(crate) fn source(stage: &Stage, slot: &str, profile: Profile) -> Map<String,
         ("publication.name", BENCH),
         ("publication.autocreate.mode", "disabled"),
         ("table.include.list", TABLE),
-        ("snapshot.mode", "no_data"),
+        ("snapshot.mode", if rows == Rows::Copied { "initial" } else { "no_data" }),
     ];
     let mut all = texts(&own);
     all.insert("name".into(), format!("{slot}-source").into());

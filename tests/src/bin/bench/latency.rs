@@ -10,7 +10,7 @@ use harness::process::{Part, Process, describe};
 use harness::until::until;
 use nix::sys::signal::Signal;
 
-use crate::connect::{self, Worker};
+use crate::connect::{self, Rows, Worker};
 use crate::line::{Line, Measured};
 use crate::load::{self, BENCH};
 use crate::meter::now;
@@ -108,7 +108,7 @@ async fn to_record(stage: &Stage, system: System, name: &str) -> Result<Way, Err
     let probe = Probe::of_topic(consumer)?;
     let subject = match system {
         System::Debezium(profile) => {
-            let connector = connect::source(stage, name, profile);
+            let connector = connect::source(stage, name, profile, Rows::Left);
             Subject::Worker(Worker::start(stage, name, &[connector], false)?)
         }
         _ => {
@@ -139,11 +139,11 @@ fn to_pipe(stage: &Stage, name: &str) -> Result<Way, Error> {
 async fn to_row(stage: &Stage, system: System, name: &str) -> Result<Way, Error> {
     load::install_target(&stage.target).await?;
     let subject = match system {
-        System::Native => Subject::Subscription(Subscription::start(&stage.target, &stage.source, name).await?),
+        System::Native => Subject::Subscription(Subscription::start(&stage.target, &stage.source, name, false).await?),
         System::DebeziumJdbc(profile) => {
             let topic = stage.topic(name);
             topic.create(Stamp::Producer).await?;
-            let source = connect::source(stage, name, profile);
+            let source = connect::source(stage, name, profile, Rows::Left);
             let sink = connect::sink(stage.target.address(), &topic.name, name, profile);
             Subject::Worker(Worker::start(stage, name, &[source, sink], true)?)
         }

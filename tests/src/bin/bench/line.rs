@@ -19,6 +19,18 @@ pub(crate) enum Measured {
     /// Commit to row in the target.
     #[serde(rename = "latency-row")]
     ToRow,
+    /// Rows at rest to the topic.
+    #[serde(rename = "snapshot")]
+    Snapshot,
+    /// Rows at rest to the target's table.
+    #[serde(rename = "snapshot-row")]
+    SnapshotToRow,
+    /// Commit to record at a consumer, while another table is loaded.
+    #[serde(rename = "latency-loading")]
+    WhileLoading,
+    /// The same when that is done.
+    #[serde(rename = "latency-loaded")]
+    WhenLoaded,
 }
 
 /// One object of `--json`. A figure that does not apply is null.
@@ -141,6 +153,10 @@ pub(crate) fn report_name(bench: Measured) -> &'static str {
         Measured::Apply => "apply",
         Measured::ToRecord => "latency, commit to record",
         Measured::ToRow => "latency, commit to row",
+        Measured::Snapshot => "snapshot",
+        Measured::SnapshotToRow => "snapshot, the whole way",
+        Measured::WhileLoading => "latency, commit to record, while another table is loaded",
+        Measured::WhenLoaded => "latency, commit to record, when that is done",
     }
 }
 

@@ -16,6 +16,9 @@ pub(crate) const BENCH: &str = "bench";
 /// The table that every system moves.
 pub(crate) const TABLE: &str = "public.orders";
 
+/// Where the rows are while the table is written to.
+pub(crate) const AT_REST: &str = "public.at_rest";
+
 /// The rows of a backlog's last transaction: enough that every partition ends with some of them.
 pub(crate) const END_MARKS: u64 = 64;
 
@@ -56,6 +59,63 @@ pub(crate) async fn connect(server: &Postgres) -> Result<Client, Error> {
 /// Empties the table for the next system.
 pub(crate) async fn empty(client: &Client) -> Result<(), Error> {
     run(client, &format!("TRUNCATE {TABLE}; ALTER SEQUENCE latency_id RESTART")).await
+}
+
+/// Rows at rest, as many as are asked for, with statistics: nobody vacuums here.
+pub(crate) async fn write_rows(client: &Client, rows: u64) -> Result<(), Error> {
+    for sql in [format!("CALL write_rows(1, {rows})"), format!("ANALYZE {TABLE}"), "CHECKPOINT".to_owned()] {
+        run(client, &sql).await?;
+    }
+    Ok(())
+}
+
+/// A second table with the rows of the first, which is empty then: what is loaded while others write.
+pub(crate) async fn set_aside(client: &Client) -> Result<(), Error> {
+    let (role, table) = (Role::Source.name(), AT_REST);
+    let sql = format!(
+        "ALTER TABLE {TABLE} RENAME TO at_rest; CREATE TABLE {TABLE} (LIKE {table} INCLUDING ALL);
+         GRANT SELECT ON {TABLE} TO {role}; ALTER PUBLICATION {BENCH} ADD TABLE {TABLE}"
+    );
+    run(client, &sql).await
+}
+
+/// The rows of the table in so many tables of the schema `many`, evenly.
+pub(crate) async fn divide(client: &Client, tables: u16) -> Result<(), Error> {
+    let role = Role::Source.name();
+    let sql = format!(
+        "DROP SCHEMA IF EXISTS many CASCADE; CREATE SCHEMA many; GRANT USAGE ON SCHEMA many TO {role};
+         DO $$ BEGIN FOR n IN 0..{last} LOOP
+             EXECUTE format('CREATE TABLE many.orders_%s (LIKE {TABLE} INCLUDING ALL)', n);
+             EXECUTE format('INSERT INTO many.orders_%s SELECT * FROM {TABLE} WHERE id %% {tables} = %s', n, n);
+             EXECUTE format('GRANT SELECT ON many.orders_%s TO {role}', n);
+             EXECUTE format('ALTER PUBLICATION {BENCH} ADD TABLE many.orders_%s', n);
+             EXECUTE format('ANALYZE many.orders_%s', n);
+         END LOOP; END $$; CHECKPOINT",
+        last = tables - 1
+    );
+    run(client, &sql).await
+}
+
+/// When the first row of the table was committed and when the last, in seconds since 1970. The server keeps such times.
+pub(crate) async fn committed(client: &Client) -> Result<(f64, f64), Error> {
+    let read = format!(
+        "SELECT extract(epoch FROM min(at))::float8, extract(epoch FROM max(at))::float8
+         FROM (SELECT DISTINCT pg_xact_commit_timestamp(xmin) AS at FROM {TABLE}) rows"
+    );
+    let row = client.query_one(&read, &[]).await.map_err(Error::during("ask when rows were committed"))?;
+    Ok((row.get(0), row.get(1)))
+}
+
+/// Whether the row with this key is there.
+pub(crate) async fn has_row(client: &Client, key: u64) -> Result<bool, Error> {
+    let read = format!("SELECT EXISTS (SELECT FROM {TABLE} WHERE id = {key})");
+    Ok(client.query_one(&read, &[]).await.map_err(Error::during("look for a row"))?.get(0))
+}
+
+/// How many rows the table holds.
+pub(crate) async fn count(client: &Client) -> Result<u64, Error> {
+    let row = client.query_one(&format!("SELECT count(*) FROM {TABLE}"), &[]).await;
+    Ok(row.map_err(Error::during("count the rows"))?.get::<_, i64>(0).unsigned_abs())
 }
 
 /// Runs statements.

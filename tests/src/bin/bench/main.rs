@@ -2,6 +2,7 @@
 //!
 //!     source    a backlog of changes, slot ──▶ topic           beside pg_recvlogical, which decodes nothing and writes to /dev/null
 //!     apply     the same backlog, topic ──▶ empty table        beside PostgreSQL's own subscription over the same WAL
+//!     snapshot  rows at rest, table ──▶ topic, ──▶ table       beside COPY TO STDOUT, and the subscription's own first copy
 //!     latency   a steady rate, commit ──▶ record, ──▶ row      beside pg_recvlogical to a pipe, and the subscription
 //!
 //! Ratios within one run are what carries: all of it shares one machine, and the machine may be shared with others. CPU
@@ -18,6 +19,7 @@ mod plan;
 mod probe;
 mod proc;
 mod report;
+mod snapshot;
 mod source;
 mod stage;
 mod stamp;
@@ -65,6 +67,12 @@ struct Arguments {
     /// Measured time of `latency`, after 10 s of warm-up
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
+    /// Rows at rest of `snapshot`
+    #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(10_000..=100_000_000))]
+    rows: u64,
+    /// Let `snapshot` run with 1, 2 and 4 readers too, and with the rows in 10, 100 and 1,000 tables
+    #[arg(long)]
+    scaling: bool,
     /// Repetitions, the systems taken in turn; the table shows medians
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=20))]
     reps: u32,
@@ -77,6 +85,8 @@ enum Bench {
     Source,
     /// Catching up with the same backlog: from the topic to an empty table
     Apply,
+    /// The first load: from rows at rest to the topic, to the target's table, and what it costs those who write meanwhile
+    Snapshot,
     /// From commit to record, and from commit to row, at a steady rate
     Latency,
 }
@@ -108,7 +118,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: &Arguments) -> Result<Vec<Line>, Error> {
-    let plan = Plan::new(arguments.peers)?;
+    let plan = Plan::new(arguments.peers, arguments.scaling)?;
     plan.notes.iter().for_each(|note| say(note));
     let stage = Stage::start(&plan).await?;
     let mut lines = Vec::new();
@@ -130,6 +140,9 @@ async fn run(arguments: &Arguments) -> Result<Vec<Line>, Error> {
             apply::all(&stage, &backlog, &mut keep).await?;
         }
         backlog.clear(&stage).await?;
+    }
+    if arguments.asks(Bench::Snapshot) {
+        snapshot::all(&stage, &plan, arguments, &mut keep).await?;
     }
     if arguments.asks(Bench::Latency) {
         latency::all(&stage, &plan, arguments, &mut keep).await?;

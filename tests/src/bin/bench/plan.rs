@@ -28,6 +28,12 @@ pub(crate) enum System {
     PgRecvlogical,
     /// PostgreSQL's own subscription: the limit of applying row by row, with no Kafka between.
     Native,
+    /// `COPY TO STDOUT`: the limit of reading a table.
+    Copy,
+    /// Ours with so many readers of the snapshot: 1, 2 or 4.
+    Readers(u8),
+    /// Ours with the rows in so many tables: 10, 100 or 1000.
+    Tables(u16),
     /// Debezium's source connector, JSON without schemas.
     Debezium(Profile),
     /// Debezium's source connector, JSON with schemas: what its JDBC sink can read.
@@ -43,6 +49,13 @@ impl System {
             System::Tributary => "tributary",
             System::PgRecvlogical => "pg_recvlogical",
             System::Native => "native",
+            System::Copy => "copy",
+            System::Readers(1) => "tributary-1-reader",
+            System::Readers(2) => "tributary-2-readers",
+            System::Readers(_) => "tributary-4-readers",
+            System::Tables(10) => "tributary-10-tables",
+            System::Tables(100) => "tributary-100-tables",
+            System::Tables(_) => "tributary-1000-tables",
             System::Debezium(Profile::Default) => "debezium",
             System::Debezium(Profile::Tuned) => "debezium-tuned",
             System::DebeziumSchemas => "debezium-schemas",
@@ -53,7 +66,7 @@ impl System {
 
     /// Whether others are measured against it.
     pub(crate) fn is_limit(self) -> bool {
-        matches!(self, System::PgRecvlogical | System::Native)
+        matches!(self, System::PgRecvlogical | System::Native | System::Copy)
     }
 }
 
@@ -64,6 +77,8 @@ pub(crate) struct Plan {
     pub(crate) apply: Vec<System>,
     pub(crate) to_record: Vec<System>,
     pub(crate) to_row: Vec<System>,
+    pub(crate) snapshot: Vec<System>,
+    pub(crate) snapshot_to_row: Vec<System>,
     /// Where Kafka Connect finds its plugins, if there are any to measure.
     pub(crate) plugins: Vec<PathBuf>,
     /// What a reader should know.
@@ -72,19 +87,26 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// The systems, and what they need fetched.
-    pub(crate) fn new(peers: bool) -> Result<Plan, Error> {
+    pub(crate) fn new(peers: bool, scaling: bool) -> Result<Plan, Error> {
         let mut plan = Plan {
             source: vec![System::PgRecvlogical, System::Tributary],
             apply: vec![System::Native, System::Tributary],
             to_record: vec![System::PgRecvlogical, System::Tributary],
             to_row: vec![System::Native, System::Tributary],
+            snapshot: vec![System::Copy, System::Tributary],
+            snapshot_to_row: vec![System::Native, System::Tributary],
             plugins: Vec::new(),
             notes: Vec::new(),
         };
+        if scaling {
+            plan.snapshot.extend([1, 2, 4].map(System::Readers));
+            plan.snapshot.extend([10, 100, 1000].map(System::Tables));
+        }
         if peers {
             plan.plugins.push(connect::fetch()?);
             let sources = [System::Debezium(Profile::Default), System::Debezium(Profile::Tuned)];
             plan.source.extend(sources);
+            plan.snapshot.extend(sources);
             plan.to_record.extend(sources);
             plan.add_sinks()?;
         }

@@ -12,10 +12,23 @@ const APPLY_SHARE_MIN: f64 = 0.8;
 /// The most memory while catching up.
 const SOURCE_PEAK_MB_MAX: f64 = 128.0;
 const APPLY_PEAK_MB_MAX: f64 = 256.0;
+const SNAPSHOT_SHARE_MIN: f64 = 0.2;
+const SNAPSHOT_PEAK_MB_MAX: f64 = 160.0;
+const WHOLE_WAY_SHARE_MIN: f64 = 0.4;
+const WHOLE_WAY_PEAK_MB_MAX: f64 = 256.0;
 
 /// One table for each thing that was measured, with its bars below.
 pub(crate) fn tables(lines: &[Line]) -> String {
-    let all = [Measured::Source, Measured::Apply, Measured::ToRecord, Measured::ToRow];
+    let all = [
+        Measured::Source,
+        Measured::Apply,
+        Measured::Snapshot,
+        Measured::SnapshotToRow,
+        Measured::ToRecord,
+        Measured::WhileLoading,
+        Measured::WhenLoaded,
+        Measured::ToRow,
+    ];
     let of = |bench: Measured| {
         let lines: Vec<&Line> = lines.iter().filter(|line| line.bench == bench).collect();
         if lines.is_empty() { String::new() } else { section(bench, &lines) }
@@ -34,7 +47,7 @@ fn section(bench: Measured, lines: &[&Line]) -> String {
     let limit = rows.iter().find(|row| row.system.is_limit()).and_then(|row| row.events_per_s);
     let mut table = Table::new();
     table.load_preset(NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    let is_rate = matches!(bench, Measured::Source | Measured::Apply);
+    let is_rate = bars_of(bench).is_some();
     let own: &[&str] = if is_rate { &["changes/s", "of limit"] } else { &["p50 ms", "p99 ms", "max ms"] };
     let rest = ["CPU s/M", "source", "kafka", "target", "other s", "peak MB", "runs"];
     table.set_header(std::iter::once("").chain(own.iter().copied()).chain(rest));
@@ -67,6 +80,13 @@ fn title(bench: Measured, lines: &[&Line]) -> String {
         Measured::Apply => format!("{events} changes from a topic to an empty table (native: from a slot)"),
         Measured::ToRecord => "at a steady rate (pg_recvlogical: to a pipe, no Kafka)".to_owned(),
         Measured::ToRow => "at a steady rate, the target asked every 5 ms".to_owned(),
+        Measured::Snapshot => format!("{events} rows at rest to a topic (copy: COPY TO STDOUT into /dev/null)"),
+        Measured::SnapshotToRow => {
+            format!(
+                "{events} rows from a table to an empty one, with the start of the system (native: its own first copy)"
+            )
+        }
+        Measured::WhileLoading | Measured::WhenLoaded => "at a steady rate".to_owned(),
     };
     format!(
         "{}: {what}\n  CPU seconds a million changes of the system, and of the servers beside it; `other`: whoever else was there",
@@ -74,13 +94,20 @@ fn title(bench: Measured, lines: &[&Line]) -> String {
     )
 }
 
+/// The least share of the limit, and the most memory, where rows a second are measured.
+fn bars_of(bench: Measured) -> Option<(f64, f64)> {
+    match bench {
+        Measured::Source => Some((SOURCE_SHARE_MIN, SOURCE_PEAK_MB_MAX)),
+        Measured::Apply => Some((APPLY_SHARE_MIN, APPLY_PEAK_MB_MAX)),
+        Measured::Snapshot => Some((SNAPSHOT_SHARE_MIN, SNAPSHOT_PEAK_MB_MAX)),
+        Measured::SnapshotToRow => Some((WHOLE_WAY_SHARE_MIN, WHOLE_WAY_PEAK_MB_MAX)),
+        Measured::ToRecord | Measured::ToRow | Measured::WhileLoading | Measured::WhenLoaded => None,
+    }
+}
+
 /// Whether ours reaches what it must. A bar is told, not enforced: the machine may have been shared.
 fn bars(bench: Measured, rows: &[Row], limit: Option<f64>) -> String {
-    let (share_min, peak_max) = match bench {
-        Measured::Source => (SOURCE_SHARE_MIN, SOURCE_PEAK_MB_MAX),
-        Measured::Apply => (APPLY_SHARE_MIN, APPLY_PEAK_MB_MAX),
-        Measured::ToRecord | Measured::ToRow => return String::new(),
-    };
+    let Some((share_min, peak_max)) = bars_of(bench) else { return String::new() };
     let Some(ours) = rows.iter().find(|row| row.system == System::Tributary) else { return String::new() };
     let verdict = |reached: bool| if reached { "reached" } else { "MISSED" };
     let share = match ours.events_per_s.zip(limit).map(|(rate, limit)| rate / limit) {

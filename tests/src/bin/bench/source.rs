@@ -7,7 +7,7 @@ use harness::process::{Part, Process};
 use nix::sys::signal::Signal;
 
 use crate::backlog::{Backlog, Reader};
-use crate::connect::{self, Worker};
+use crate::connect::{self, Rows, Worker};
 use crate::line::{Line, Measured};
 use crate::load::{self, BENCH};
 use crate::meter::now;
@@ -71,7 +71,7 @@ async fn to_topic(stage: &Stage, backlog: &Backlog, reader: &Reader, stall: Dura
 
 fn start(stage: &Stage, reader: &Reader) -> Result<Subject, Error> {
     let debezium = |profile, schemas| {
-        let connector = connect::source(stage, &reader.name, profile);
+        let connector = connect::source(stage, &reader.name, profile, Rows::Left);
         Worker::start(stage, &reader.name, &[connector], schemas).map(Subject::Worker)
     };
     match reader.system {

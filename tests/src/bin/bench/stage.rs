@@ -22,7 +22,9 @@ use crate::plan::Plan;
 use crate::say;
 use crate::topic::{PARTITIONS, Topic};
 
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
+    // When a row was committed on the target is asked of the row itself.
+    ("track_commit_timestamp", "on"),
     ("shared_buffers", "512MB"),
     ("max_wal_size", "16GB"),
     ("checkpoint_timeout", "30min"),
@@ -75,8 +77,29 @@ impl Stage {
         Topic::new(self.kafka.addresses(), format!("{prefix}.{TABLE}"))
     }
 
+    /// Another topic under a prefix.
+    pub(crate) fn topic_called(&self, prefix: &str, name: &str) -> Topic {
+        Topic::new(self.kafka.addresses(), format!("{prefix}.{name}"))
+    }
+
     /// A part of tributary under a prefix. The sink's group is called as the prefix is: nothing is left of an earlier one.
     pub(crate) fn tributary(&self, part: Part, prefix: &str, group: &str) -> Result<Tributary, Error> {
+        self.launch(part, prefix, group, self.configuration(prefix, group))
+    }
+
+    /// The same by a configuration that differs.
+    pub(crate) fn launch(
+        &self,
+        part: Part,
+        prefix: &str,
+        group: &str,
+        configuration: Configuration,
+    ) -> Result<Tributary, Error> {
+        Tributary::start(&format!("{prefix}-{group}-{}", part.name()), part, configuration, self.folder())
+    }
+
+    /// How tributary is told to publish changes alone.
+    pub(crate) fn configuration(&self, prefix: &str, group: &str) -> Configuration {
         let mut configuration = Configuration::default();
         configuration
             .set("prefix", prefix)
@@ -96,7 +119,7 @@ impl Stage {
             .set(&format!("groups.{group}.dead_letter_topic_create"), true)
             .environment("TRIBUTARY_SOURCE__PASSWORD", Role::Source.password())
             .environment("TRIBUTARY_TARGET__PASSWORD", Role::Target.password());
-        Tributary::start(&format!("{prefix}-{group}-{}", part.name()), part, configuration, self.folder())
+        configuration
     }
 
     /// Watches a process and the servers.

@@ -72,13 +72,18 @@ impl Subject {
 }
 
 impl Subscription {
-    /// Subscribes to the publication through a slot that is there already.
-    pub(crate) async fn start(target: &Postgres, source: &Postgres, slot: &str) -> Result<Subscription, Error> {
+    /// Subscribes to the publication through a slot that is there already, with or without the rows at rest.
+    pub(crate) async fn start(
+        target: &Postgres,
+        source: &Postgres,
+        slot: &str,
+        copy_data: bool,
+    ) -> Result<Subscription, Error> {
         let client = load::connect(target).await?;
         let from = source.address().url_with_password(Role::Superuser, BENCH);
         let subscribe = format!(
             "CREATE SUBSCRIPTION {BENCH} CONNECTION '{from}' PUBLICATION {BENCH} \
-             WITH (create_slot = false, slot_name = '{slot}', copy_data = false)"
+             WITH (create_slot = false, slot_name = '{slot}', copy_data = {copy_data})"
         );
         client.batch_execute(&subscribe).await.map_err(Error::during("subscribe"))?;
         let read = "SELECT pid FROM pg_stat_subscription WHERE relid IS NULL AND pid IS NOT NULL";
