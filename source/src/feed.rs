@@ -22,6 +22,7 @@ use crate::lists::ListId;
 use crate::pgoutput::{self, Message};
 use crate::recent::Recent;
 use crate::relation::{self, Details, Relation};
+use crate::snapshot::Order;
 use crate::state::State;
 use crate::visibility::Snapshot;
 use crate::watch::Seen;
@@ -209,6 +210,8 @@ pub struct Feed {
     check: history::Check,
     windows: Windows,
     outcomes: Vec<(ChunkId, Outcome)>,
+    /// What the readers are to do when this is committed.
+    orders: Vec<Order>,
     transaction: Option<Transaction>,
     /// The open transaction asks for a state record.
     beaten: bool,
@@ -271,6 +274,7 @@ impl Feed {
             recent: Recent::default(),
             windows: Windows::new(touch_bytes_max),
             outcomes: Vec::new(),
+            orders: Vec::new(),
             transaction: None,
             unproven: VecDeque::new(),
             beaten: false,
@@ -315,6 +319,11 @@ impl Feed {
     /// What became of chunks. To be told to their readers after the commit, not before.
     pub fn take_outcomes(&mut self) -> Vec<(ChunkId, Outcome)> {
         std::mem::take(&mut self.outcomes)
+    }
+
+    /// What the readers are to do from now on. To be told to them after the commit, not before.
+    pub fn take_orders(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.orders)
     }
 
     /// What this session has itself received, as of the records last taken: confirmable once these are committed.

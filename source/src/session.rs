@@ -17,6 +17,7 @@ use postgres::Frame;
 use schemas::event::LoadMode;
 use schemas::{Lsn, topic};
 use service::failpoint;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
@@ -28,7 +29,7 @@ use crate::feed::{BEAT, Feed, Label, NextList, Outcome};
 use crate::keeper::{Seen, Unusable};
 use crate::lists::ListId;
 use crate::setup::{self, Survey};
-use crate::snapshot::{Task, Work};
+use crate::snapshot::{Order, Task, Work};
 use crate::state::State;
 use crate::stream::{self, Shared};
 use crate::visibility::Snapshot;
@@ -185,7 +186,8 @@ pub async fn run(
 
     let client = Arc::new(client);
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
-    let mut helpers = Helpers::start(config, &survey, &state, &rules, &inputs, &shared, &session).await?;
+    let mut helpers = Helpers::start(config, &inputs, &shared, &session).await?;
+    let orders = helpers.readers(config, (&survey, &state, &rules), &inputs, &session);
     helpers.watch(config, &state, &leaving, &inputs, &session).await?;
     let look_at_topics = topics::watch(admin, topic::of_state(prefix), state_topic_id, state.clone());
     helpers.add("the look at topics", look_at_topics, &inputs, &session);
@@ -202,6 +204,7 @@ pub async fn run(
         state_topic: topic::of_state(prefix),
         transaction_bytes_max: config.transaction_bytes_max,
         first_commit,
+        orders,
         seen: seen.clone(),
     };
     let work = Loop::new(feed, shared, settings);
@@ -259,9 +262,6 @@ impl Drop for Helpers {
 impl Helpers {
     async fn start(
         config: &Config,
-        survey: &Survey,
-        state: &State,
-        rules: &ByOid,
         inputs: &Sender<Input>,
         shared: &Arc<Shared>,
         session: &CancellationToken,
@@ -271,26 +271,37 @@ impl Helpers {
         let observer = Arc::new(Messages::prepare(observer, &start::message_prefix(&config.slot)).await?);
         let observe = observe(observer.clone(), config.heartbeat, inputs.clone());
         helpers.add("the observer", observe, inputs, session);
-        let tasks = tasks(state);
-        if !tasks.is_empty() {
-            let markers = postgres::connect(&config.postgres, "markers").await?;
-            let messages = Messages::prepare(markers, &start::message_prefix(&config.slot)).await?;
-            let settings = snapshot::Settings {
-                // Chunks show what the stream shows.
-                publication: state.stream.publications.first().cloned().unwrap_or_default(),
-                version: survey.version,
-                chunk_bytes_max: config.chunk_bytes_max,
-                chunk_rows_max: config.chunk_rows_max,
-                database: config.postgres.database.clone(),
-                rules: rules.clone(),
-            };
-            let reader = postgres::connect(&config.postgres, "snapshot").await?;
-            let reader = snapshot::Reader::new(reader, messages, inputs.clone(), settings);
-            helpers.add("the reader", reader.run(tasks), inputs, session);
-        }
         let end = end(observer, inputs.clone(), shared.clone(), session.clone());
         helpers.0.push(tokio::spawn(end).abort_handle());
         Ok(helpers)
+    }
+
+    /// What a load reads: first what the state still has to be read, then what is ordered.
+    fn readers(
+        &mut self,
+        config: &Config,
+        (survey, state, rules): (&Survey, &State, &ByOid),
+        inputs: &Sender<Input>,
+        session: &CancellationToken,
+    ) -> UnboundedSender<Order> {
+        let settings = snapshot::Settings {
+            postgres: config.postgres.clone(),
+            messages: start::message_prefix(&config.slot),
+            // Chunks show what the stream shows.
+            publication: state.stream.publications.first().cloned().unwrap_or_default(),
+            version: survey.version,
+            chunk_bytes_max: config.chunk_bytes_max,
+            chunk_rows_max: config.chunk_rows_max,
+            rules: rules.clone(),
+        };
+        let (orders, received) = unbounded_channel();
+        for task in tasks(state) {
+            // The other end is held here.
+            let _ = orders.send(Order::Do(task));
+        }
+        let pool = snapshot::Pool::new(received, inputs.clone(), settings);
+        self.add("the readers of the snapshot", pool.run(), inputs, session);
+        orders
     }
 
     /// Catalog and state are compared, for the tables that are not on their way out.
@@ -359,16 +370,18 @@ fn tasks(state: &State) -> Vec<Task> {
         let task = move |oid: &u32| {
             let name = state.table(*oid)?.name.clone();
             let done = state.load_table(&id, *oid).cloned().unwrap_or_default();
-            let work = Work::Load { done, is_added };
+            let work = Work::Load { load: id.clone(), done, is_added };
             Some(Task { oid: *oid, name, work })
         };
         load.tables.iter().filter_map(task).collect::<Vec<_>>()
     };
     let mut moved: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     state.moved().for_each(|(oid, key)| moved.entry(oid).or_default().push(key.to_owned()));
-    let again = moved
-        .into_iter()
-        .filter_map(|(oid, keys)| Some(Task { oid, name: state.table(oid)?.name.clone(), work: Work::Keys(keys) }));
+    let of_moved = |(oid, keys)| {
+        let name = state.table(oid)?.name.clone();
+        Some(Task { oid, name, work: Work::Keys { load: None, keys } })
+    };
+    let again = moved.into_iter().filter_map(of_moved);
     again.chain(state.loads().flat_map(of_load)).collect()
 }
 

@@ -103,6 +103,8 @@ pub struct Chunk {
     pub rows: Rows,
     /// Which part of the table this is.
     pub part: Part,
+    /// The load that it was read for; none for rows that moved.
+    pub load: Option<String>,
 }
 
 /// A part of a table.
@@ -319,6 +321,7 @@ mod tests {
             fingerprint: fingerprint(&users('d')),
             rows: read,
             part: Part::Range(Range::default()),
+            load: None,
         }
     }
 

@@ -103,8 +103,8 @@ impl Feed {
     ) -> Result<u64, Error> {
         let oid = relation.oid;
         let load = match &chunk.part {
-            Part::Range(range) => match self.state.loads().find(|(_, load)| load.tables.contains(&oid)) {
-                Some((id, _)) => Some((id.to_owned(), range)),
+            Part::Range(range) => match chunk.load.as_deref().filter(|id| self.state.load_table(id, oid).is_some()) {
+                Some(id) => Some((id.to_owned(), range)),
                 None => return Ok(0),
             },
             Part::Keys(_) => None,

@@ -457,7 +457,11 @@ fn another_session_trusts_no_reading_of_the_one_before_and_reads_the_row_again()
     world.feed.keepalive(Lsn(500)).expect("nothing has to come again");
     assert_eq!(world.feed.state().moved().count(), 1, "it may have been another server's");
     world.feed.open_window(CHUNK, 7);
-    let chunk = Chunk { part: Part::Keys(vec!["{\"id\":2}".into()]), ..read("40:40:", &[["2", "b", "lost"]], None) };
+    let chunk = Chunk {
+        part: Part::Keys(vec!["{\"id\":2}".into()]),
+        load: None,
+        ..read("40:40:", &[["2", "b", "lost"]], None)
+    };
     assert!(world.feed.fill_window(CHUNK, chunk));
     meet_marker(&mut world, 600);
     assert_eq!(world.rows(), [short("r", 2, 1)]);
@@ -538,6 +542,7 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
         relation: users('d'),
         rows: all,
         part: Part::Range(range),
+        load: Some("l".into()),
         fingerprint: crate::relation::fingerprint(&users('d')),
     }
 }

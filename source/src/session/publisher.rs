@@ -1,6 +1,6 @@
 //! The loop that owns the feed and the Kafka transaction, on a thread of its own: Kafka's calls block.
 //!
-//!     inputs ─▶ backlog ─▶ feed ─▶ transaction ──settle──▶ confirmed LSN, outcomes of chunks
+//!     inputs ─▶ backlog ─▶ feed ─▶ transaction ──settle──▶ confirmed LSN, outcomes of chunks, orders
 //!                  ▲─────────┘ not yet: what stands is committed, and the stream waits here
 //!
 //! When to commit is decided here; what an input means is the feed's to say.
@@ -14,12 +14,14 @@ use kafka::producer::{Publisher, Record};
 use postgres::Frame;
 use schemas::Lsn;
 use service::failpoint;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Input;
 use crate::feed::{self, Feed, Outbox, Outcome, Taken, Urgency};
 use crate::keeper::Seen;
+use crate::snapshot::Order;
 use crate::stream::Shared;
 use crate::window::ChunkId;
 use crate::{Error, start};
@@ -101,6 +103,8 @@ pub struct Settings {
     pub transaction_bytes_max: usize,
     /// Told of the first commit.
     pub first_commit: oneshot::Sender<()>,
+    /// What the readers are to do.
+    pub orders: UnboundedSender<Order>,
     /// For the slot's keeper: what is now in Kafka, and when the database committed it.
     pub seen: watch::Sender<Seen>,
 }
@@ -124,6 +128,7 @@ pub struct Loop {
     urgent_since: Option<Instant>,
     first_commit: Option<oneshot::Sender<()>>,
     seen: watch::Sender<Seen>,
+    orders: UnboundedSender<Order>,
 }
 
 /// The stream waits: a row that it moved is not visible yet.
@@ -173,6 +178,7 @@ impl Loop {
             urgent_since: None,
             first_commit: Some(settings.first_commit),
             seen: settings.seen,
+            orders: settings.orders,
         }
     }
 
@@ -338,6 +344,10 @@ impl Loop {
         for (id, outcome) in self.feed.take_outcomes() {
             failpoint::reach("chunk-committed")?;
             self.answer(id, outcome);
+        }
+        for order in self.feed.take_orders() {
+            // Readers that are gone have told why.
+            let _ = self.orders.send(order);
         }
         self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
     }

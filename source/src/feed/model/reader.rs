@@ -23,6 +23,7 @@ pub(super) struct Reader {
     id: ChunkId,
     table: usize,
     part: Part,
+    load: Option<String>,
     stage: Stage,
     /// Where the WAL ended when it opened.
     low: u64,
@@ -65,7 +66,7 @@ impl Reader {
     }
 
     fn open(session: &mut Streaming, outside: &mut Outside) {
-        let Some((oid, part)) = Reader::task(session) else { return };
+        let Some((oid, part, load)) = Reader::task(session) else { return };
         let table = TABLES.iter().position(|(of, _)| *of == oid).expect("one of ours");
         let random = u128::from(outside.next_uid());
         let id = if outside.keeps(Rule::RandomId) {
@@ -78,6 +79,7 @@ impl Reader {
             id: ChunkId(id),
             table,
             part,
+            load,
             stage: Stage::Opened,
             low: outside.servers[session.belongs.0].lsn,
             before,
@@ -93,10 +95,10 @@ impl Reader {
     }
 
     /// What is to be read: rows that moved before all, then what a load has left, in two chunks.
-    fn task(session: &Streaming) -> Option<(u32, Part)> {
+    fn task(session: &Streaming) -> Option<(u32, Part, Option<String>)> {
         if let Some((oid, _)) = session.moved.first() {
             let keys = session.moved.iter().filter(|(of, _)| of == oid).map(|(_, key)| key.clone());
-            return Some((*oid, Part::Keys(keys.collect())));
+            return Some((*oid, Part::Keys(keys.collect()), None));
         }
         let state = session.feed.state();
         let (load, oid) = state.loads().find_map(|(id, load)| Some((id.to_owned(), *load.tables.first()?)))?;
@@ -105,7 +107,7 @@ impl Reader {
         if range.after.is_none() && range.upto.is_none() {
             range.upto = Some(vec![MIDDLE.to_owned()]);
         }
-        Some((oid, Part::Range(range)))
+        Some((oid, Part::Range(range), Some(load)))
     }
 
     /// `false`: the window was given up, and the chunk must be read again.
@@ -178,7 +180,8 @@ impl Reader {
             _ => seen,
         };
         let relation = described(self.table, version);
-        Chunk { snapshot, fingerprint: fingerprint(&relation), relation, rows, part: self.part.clone() }
+        let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
+        Chunk { snapshot, fingerprint, relation, rows, part, load }
     }
 
     /// What the loop says of chunks after a commit.

@@ -87,7 +87,14 @@ fn a_chunk_by_the_same_rule_meets_the_touches_of_the_stream() {
     }
     let snapshot = "80:80:".parse().expect("a snapshot");
     let part = Part::Range(Range { after: None, upto: None });
-    let chunk = Chunk { snapshot, relation: cut.relation.clone(), fingerprint: cut.fingerprint, rows, part };
+    let chunk = Chunk {
+        snapshot,
+        relation: cut.relation.clone(),
+        fingerprint: cut.fingerprint,
+        rows,
+        part,
+        load: Some("l".into()),
+    };
     assert!(world.feed.fill_window(id, chunk));
     meet_marker(&mut world, 400);
     let reads: Vec<_> = world.rows().into_iter().filter(|(op, ..)| op == "r").map(|(_, key, _)| key).collect();

@@ -1,0 +1,65 @@
+//! What the readers are asked to do. The wishes come from the state, and from the stream while it runs.
+//!
+//! Pure. Says what is to be read, not how.
+
+use schemas::TableName;
+use schemas::state::LoadTable;
+
+/// A wish to the readers, obeyed between two chunks.
+#[derive(Clone, Debug)]
+#[expect(dead_code, reason = "only loads are ordered so far, no pauses")]
+pub enum Order {
+    /// Something is to be read.
+    Do(Task),
+    /// Nothing more is begun until further notice.
+    Pause,
+    /// It goes on.
+    Resume,
+    /// A load is given up: what it still wanted is read no more.
+    Cancel {
+        /// The load's id.
+        load: String,
+    },
+}
+
+/// What is to be read of a table.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// Its OID.
+    pub oid: u32,
+    /// Its name when this was asked for.
+    pub name: TableName,
+    /// All of it, or some rows.
+    pub work: Work,
+}
+
+/// All of a table, or some of its rows.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// What a load has not done yet.
+    Load {
+        /// The load's id.
+        load: String,
+        /// What it has done.
+        done: LoadTable,
+        /// Whether the table was added to a stream that was running: then transactions may have begun to write to it before.
+        is_added: bool,
+    },
+    /// The rows with these record keys.
+    Keys {
+        /// The load that wants them answered; none for rows that moved before the last stop.
+        load: Option<String>,
+        /// The texts of the records' keys.
+        keys: Vec<String>,
+    },
+}
+
+impl Work {
+    /// The load that it belongs to.
+    pub fn load(&self) -> Option<&str> {
+        match self {
+            Work::Load { load, .. } => Some(load),
+            Work::Keys { load, .. } => load.as_deref(),
+        }
+    }
+}

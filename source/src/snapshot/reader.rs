@@ -1,0 +1,102 @@
+//! One reader: takes a chunk from its window to its outcome, again until it is published.
+//!
+//! I/O only. Which part of which table it is, others decide; what becomes of the rows, the stream's loop.
+
+use std::sync::mpsc::Sender;
+
+use postgres::tokio_postgres::{Client, IsolationLevel};
+use service::failpoint;
+use tokio::sync::oneshot;
+
+use super::{Settings, Target, locked};
+use crate::Error;
+use crate::catalog::Messages;
+use crate::feed::{Outcome, marker};
+use crate::session::Input;
+use crate::window::{Chunk, ChunkId, Part};
+
+/// Reads chunks over a connection of its own.
+pub struct Reader {
+    client: Client,
+    messages: Messages,
+    inputs: Sender<Input>,
+    settings: Settings,
+    /// How many rows the next chunk asks for: as many as the last ones suggest to fit.
+    rows_next: usize,
+}
+
+impl Reader {
+    /// A reader that writes its markers by `messages`.
+    pub fn new(client: Client, messages: Messages, inputs: Sender<Input>, settings: Settings) -> Reader {
+        let rows_next = settings.chunk_rows_max.min(1_000);
+        Reader { client, messages, inputs, settings, rows_next }
+    }
+
+    /// Its connection, between two chunks.
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Reads one chunk of what is left in `part`, again until it is published. Returns what it covered and its rows.
+    pub async fn chunk(&mut self, table: &Target, load: Option<&str>, part: &Part) -> Result<(Part, u64), Error> {
+        loop {
+            let id = ChunkId(uuid::Uuid::new_v4().as_u128());
+            let (opened, open) = oneshot::channel();
+            let (settled, outcome) = oneshot::channel();
+            self.tell(Input::Open { id, oid: table.oid, opened, settled })?;
+            open.await.map_err(|_| Error::Stopped)?;
+            failpoint::reach_in_task("chunk-opened").await?;
+            let mut chunk = match self.read(table, part).await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => {
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
+                // Renamed while the lock was waited for: looked up anew.
+                Err(Error::Postgres(error)) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => {
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
+                Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
+                    tracing::info!(table = %table.name, "waiting for a lock on the table");
+                    self.tell(Input::Close { id })?;
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            failpoint::reach_in_task("chunk-read").await?;
+            chunk.load = load.map(str::to_owned);
+            let covered = chunk.part.clone();
+            self.tell(Input::Filled { id, chunk })?;
+            failpoint::reach_in_task("chunk-filled").await?;
+            self.messages.emit(&marker(id)).await?;
+            failpoint::reach_in_task("chunk-marked").await?;
+            match outcome.await.map_err(|_| Error::Stopped)? {
+                Outcome::Done { rows } => return Ok((covered, rows)),
+                Outcome::Again(why) => tracing::debug!(table = %table.name, why, "a chunk is read again"),
+            }
+        }
+    }
+
+    fn tell(&self, input: Input) -> Result<(), Error> {
+        self.inputs.send(input).map_err(|_| Error::Stopped)
+    }
+
+    async fn read(&mut self, table: &Target, part: &Part) -> Result<Option<Chunk>, Error> {
+        let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", table.name), cause);
+        // Looked up outside of the transaction: the lock has to come before its snapshot.
+        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
+        let name = self.client.query_opt(query, &[&table.oid]).await.map_err(failed)?;
+        let name: String = name.ok_or_else(|| Error::Dropped { table: table.name.clone() })?.get(0);
+        let transaction = self.client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
+        let transaction = transaction.read_only(true).start().await.map_err(failed)?;
+        let chunk = locked::read(&transaction, &self.settings, table, &name, part, self.rows_next).await?;
+        transaction.commit().await.map_err(failed)?;
+        if let Some(chunk) = chunk.as_ref().filter(|chunk| matches!(chunk.part, Part::Range(_))) {
+            let (rows, bytes) = (chunk.rows.len().max(1), chunk.rows.bytes().max(1));
+            let fitting = self.settings.chunk_bytes_max.saturating_mul(rows) / bytes;
+            self.rows_next = fitting.clamp(1, self.settings.chunk_rows_max).min(rows.saturating_mul(4).max(1_000));
+        }
+        Ok(chunk)
+    }
+}
