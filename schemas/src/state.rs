@@ -198,6 +198,24 @@ pub struct Load {
     pub mode: LoadMode,
     /// The tables by OID that are not done yet.
     pub tables: Vec<u32>,
+    /// What was asked for, where a person ordered it; absent where the source began it by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kind: Option<LoadKind>,
+    /// Whether nothing is read for it until it is resumed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub paused: bool,
+}
+
+/// What an ordered load is to read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LoadKind {
+    /// Whole tables.
+    Tables,
+    /// A range of a table's key.
+    Range,
+    /// Single rows by their keys. Each is answered once, and there is neither begin nor end in the topic.
+    Keys,
 }
 
 /// A range of a table's key in the server's own order: after `after`, up to and with `upto`; `None` is open.
@@ -219,6 +237,9 @@ pub struct LoadTable {
     /// What the server thought the table held when the load began; for progress alone.
     #[serde(default)]
     pub rows_estimated: u64,
+    /// Of a list of keys those that are not answered yet, as they were ordered: each the text of an object.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub keys: Vec<String>,
 }
 
 /// Of a row that moved, columns were read that the stream did not carry. What was seen then may be lost by a failover, so

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::feed::{Catalog, Reselect, Reselected};
 use crate::listing::Candidate;
 use crate::pgoutput;
-use crate::relation::Details;
+use crate::relation::{Details, Relation};
 use crate::visibility::Snapshot;
 use crate::watch::Seen;
 use crate::watch::look::{Question, look};
@@ -67,6 +67,21 @@ const KEY_ORDER: &str = "
     CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
     WHERE c.oid = $1 ORDER BY k.place";
+
+/// The operator of a type's own equality: its default operator class for indexes says.
+const EQUAL: &str = "
+    WITH RECURSIVE base AS (
+        SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = $1
+        UNION ALL
+        SELECT b.oid, b.typtype, b.typbasetype FROM base JOIN pg_type b ON base.typtype = 'd' AND b.oid = base.typbasetype)
+    SELECT format('OPERATOR(%I.%s)', n.nspname, o.oprname)
+    FROM base
+    JOIN pg_opclass c ON c.opcintype = base.oid AND c.opcdefault
+    JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
+    JOIN pg_amop p ON p.amopfamily = c.opcfamily AND p.amopstrategy = 3 AND p.amoplefttype = base.oid AND p.amoprighttype = base.oid
+    JOIN pg_operator o ON o.oid = p.amopopr
+    JOIN pg_namespace n ON n.oid = o.oprnamespace
+    WHERE base.typtype <> 'd'";
 
 /// Everything that a pattern for tables may mean: temporary and PostgreSQL's own left out.
 const CANDIDATES: &str = "
@@ -250,10 +265,47 @@ impl Catalog for Blocking {
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
+    fn are_keys(&mut self, oid: u32, ends: &[&[String]]) -> Result<bool, crate::Error> {
+        let asked = self.stop.run_until_cancelled(are_keys(&self.client, oid, ends));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+    }
+
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, crate::Error> {
         let asked = self.stop.run_until_cancelled(reselect(&self.client, row));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
+}
+
+/// Whether the server takes the texts for values of the columns of the table's key.
+async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
+    let asked = |cause| Error::statement("look at the ends of a range", cause);
+    let columns = key_order(client, oid).await?;
+    let name =
+        client.query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&oid]).await.map_err(asked)?;
+    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(false) };
+    if columns.is_empty() || ends.iter().any(|end| end.len() != columns.len()) {
+        return Ok(false);
+    }
+    match client.batch_execute(&crate::snapshot::check(&name, &columns, ends)).await.map_err(asked) {
+        Ok(()) => Ok(true),
+        Err(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The operators by which values of the key's columns are equal, where the type is an extension's: out of sight by name.
+pub async fn equal_operators(
+    client: &impl GenericClient,
+    relation: &Relation,
+    details: &Details,
+) -> Result<HashMap<String, String>, Error> {
+    let asked = |cause| Error::statement("look up how keys are compared", cause);
+    let mut operators = HashMap::new();
+    for column in relation.columns.iter().filter(|column| column.key && details.foreign.contains(&column.name)) {
+        let rows = client.query(EQUAL, &[&column.type_oid]).await.map_err(asked)?;
+        operators.extend(rows.first().map(|row| (column.name.clone(), row.get(0))));
+    }
+    Ok(operators)
 }
 
 /// Columns of the row with a key, read in one statement with the snapshot that it was read by.

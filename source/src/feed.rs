@@ -28,7 +28,9 @@ use crate::visibility::Snapshot;
 use crate::watch::Seen;
 use crate::window::{Chunk, ChunkId, Windows};
 
+mod answer;
 mod chunk;
+mod command;
 mod control;
 mod ddl;
 mod list;
@@ -66,6 +68,9 @@ pub trait Catalog {
 
     /// What the catalog shows of the publication and of one table, of which so much is remembered.
     fn look(&mut self, publication: &str, oid: u32, imprint: Option<&Imprint>) -> Result<Seen, Error>;
+
+    /// Whether the texts can be ends of a range of the table's key, each in the order of the key's index.
+    fn are_keys(&mut self, oid: u32, ends: &[&[String]]) -> Result<bool, Error>;
 
     /// Columns of the row with a key as they are now. Answers at once, also when it is too early to say.
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error>;
@@ -350,6 +355,11 @@ impl Feed {
     /// A reader is about to read a chunk of a table.
     pub fn open_window(&mut self, id: ChunkId, oid: u32) {
         self.windows.open(id, oid, self.recent.xids().collect());
+    }
+
+    /// A reader is about to read rows of a table by a list of keys.
+    pub fn open_list(&mut self, id: ChunkId, oid: u32) {
+        self.windows.open_list(id, oid, self.recent.xids().collect());
     }
 
     /// A reader has read its chunk. `false`: the window was given up, and the chunk must be read again.

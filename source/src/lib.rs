@@ -5,12 +5,14 @@
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
 //! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, listing, columns,
-//! lists, state, watch, feed. The rim: stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper
+//! command, lists, state, watch, feed. The rim: ask, stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
+pub mod ask;
 mod catalog;
 mod columns;
+pub mod command;
 mod config;
 mod copy;
 #[cfg(test)]

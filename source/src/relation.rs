@@ -114,6 +114,11 @@ impl Relation {
         if self.single_partition { Vec::new() } else { self.routing.clone() }
     }
 
+    /// Whether equal keys, and no others, have the same canonical text.
+    pub fn has_canonical_key(&self) -> bool {
+        self.template.columns().iter().all(|column| !column.key || column.canonical.is_some())
+    }
+
     /// The key's column names.
     pub fn key_names(&self) -> Vec<String> {
         self.key.iter().map(|i| self.columns[*i].name.clone()).collect()

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use postgres::Frame;
-use schemas::event::LoadMode;
 use schemas::{Lsn, topic};
 use service::failpoint;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -61,6 +60,8 @@ pub enum Input {
         id: ChunkId,
         /// Its table.
         oid: u32,
+        /// Whether it is of a list of keys.
+        is_list: bool,
         /// Answered when touches are kept.
         opened: oneshot::Sender<()>,
         /// Answered when the chunk is committed, or must be read again.
@@ -365,16 +366,6 @@ impl Helpers {
 /// Rows that moved before the last stop come first: what was published of them is in doubt. Then the tables that a load has
 /// not finished.
 fn tasks(state: &State) -> Vec<Task> {
-    let of_load = |(id, load): (&str, &schemas::state::Load)| {
-        let (id, is_added) = (id.to_owned(), load.mode != LoadMode::First);
-        let task = move |oid: &u32| {
-            let name = state.table(*oid)?.name.clone();
-            let done = state.load_table(&id, *oid).cloned().unwrap_or_default();
-            let work = Work::Load { load: id.clone(), done, is_added };
-            Some(Task { oid: *oid, name, work })
-        };
-        load.tables.iter().filter_map(task).collect::<Vec<_>>()
-    };
     let mut moved: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     state.moved().for_each(|(oid, key)| moved.entry(oid).or_default().push(key.to_owned()));
     let of_moved = |(oid, keys)| {
@@ -382,7 +373,7 @@ fn tasks(state: &State) -> Vec<Task> {
         Some(Task { oid, name, work: Work::Keys { load: None, keys } })
     };
     let again = moved.into_iter().filter_map(of_moved);
-    again.chain(state.loads().flat_map(of_load)).collect()
+    again.chain(state.loads().flat_map(|(id, _)| snapshot::of_load(state, id))).collect()
 }
 
 /// What fails in a task ends the session, at once: the loop may be waiting for Kafka, and a server that shuts down waits

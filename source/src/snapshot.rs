@@ -6,6 +6,7 @@
 //! No transaction stays open longer than one chunk's COPY. What becomes of a chunk is decided in the stream's loop.
 
 mod by_keys;
+mod listed;
 mod locked;
 mod order;
 mod paging;
@@ -16,7 +17,9 @@ use schemas::TableName;
 
 use crate::columns::ByOid;
 
-pub use order::{Order, Task, Work};
+pub use listed::check;
+pub use order::{Order, Task, Work, of_load};
+pub use paging::Paging;
 pub use pool::Pool;
 
 /// A table, by its OID and the name that it had when it was asked for.

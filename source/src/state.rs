@@ -163,10 +163,8 @@ impl State {
             self.dirty.insert(Key::Moved(key.0, key.1));
         }
         let loads = self.loads.iter().filter(|(_, load)| load.tables.contains(&oid));
-        for (id, mut load) in loads.map(|(id, load)| (id.clone(), load.clone())).collect::<Vec<_>>() {
-            load.tables.retain(|other| *other != oid);
-            self.set_load(&id, load);
-            self.set_load_table(&id, oid, None);
+        for id in loads.map(|(id, _)| id.clone()).collect::<Vec<_>>() {
+            self.end_load_table(&id, oid);
         }
         let moved = self.moved.extract_if((oid, String::new()).., |(of, _), _| *of == oid);
         self.dirty.extend(moved.map(|((oid, key), _)| Key::Moved(oid, key)));
@@ -210,6 +208,11 @@ impl State {
         self.loads.iter().map(|(id, load)| (id.as_str(), load))
     }
 
+    /// A load that is under way.
+    pub fn load(&self, id: &str) -> Option<&Load> {
+        self.loads.get(id)
+    }
+
     /// What of a table a load has done.
     pub fn load_table(&self, load: &str, oid: u32) -> Option<&LoadTable> {
         self.load_tables.get(&(load.to_owned(), oid))
@@ -233,6 +236,15 @@ impl State {
             None => drop(self.load_tables.remove(&key)),
         }
         self.dirty.insert(Key::LoadTable(key.0, key.1));
+    }
+
+    /// A load is over for one of its tables.
+    pub fn end_load_table(&mut self, id: &str, oid: u32) {
+        self.set_load_table(id, oid, None);
+        if let Some(mut load) = self.loads.get(id).cloned() {
+            load.tables.retain(|other| *other != oid);
+            self.set_load(id, load);
+        }
     }
 
     /// Rows of which something was read beside the stream: table and record key.
@@ -344,7 +356,7 @@ pub(crate) mod tests {
     #[test]
     fn what_was_written_is_read_back_and_tombstones_end_records() {
         let mut state = state();
-        let load = Load { mode: LoadMode::First, tables: vec![7] };
+        let load = Load { mode: LoadMode::First, tables: vec![7], kind: None, paused: false };
         state.set_load("a", load.clone());
         state.set_load_table("a", 7, Some(LoadTable { rows: 3, ..LoadTable::default() }));
         state.topic_mut(0).next_seq(1);

@@ -6,6 +6,9 @@
 //! A chunk is the exact state of its keys at its marker: the marker's commit follows every commit that S sees, so what S
 //! does not see and the stream brought before the marker is laid over the rows.
 //!
+//! A range's chunk leaves out what a complete newer event in the topic speaks of. A list of keys is answered whole: for it
+//! the images of changed rows are kept, and each key is published as it is at the marker, also where its row is gone.
+//!
 //! Pure. Touches are bounded in bytes: over budget the oldest window is cancelled and read again.
 
 use std::collections::{HashMap, VecDeque};
@@ -114,15 +117,69 @@ pub enum Part {
     Range(Range),
     /// The rows with these keys, as texts of record keys, of which something was read beside the stream.
     Keys(Vec<String>),
+    /// A part of a list of keys that was ordered. Each key that may name a row has one in the chunk, whether or not there is
+    /// such a row; keys that PostgreSQL calls equal share one.
+    List {
+        /// Keys as they were ordered.
+        keys: Vec<String>,
+        /// Keys that can name no row of the table: none of them is answered.
+        void: Vec<String>,
+        /// What each row of the chunk stands for.
+        rows: Vec<Listed>,
+    },
 }
 
-/// What a streamed change did to one key. Keys are the record's key text.
+/// A row that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Which of the keys mean it, by their places in the list.
+    pub keys: Vec<usize>,
+    /// Whether it is there. Of one that is not, the key's columns alone are known.
+    pub is_there: bool,
+}
+
+/// Which row was touched.
+#[derive(Debug)]
+pub struct Key {
+    /// The record's key text.
+    pub text: Box<[u8]>,
+    /// The text by which equal keys are told; only where a list of keys of the table is being read.
+    pub canonical: Option<Box<[u8]>>,
+}
+
+impl Key {
+    fn bytes(&self) -> usize {
+        self.text.len() + self.canonical.as_deref().map_or(0, <[u8]>::len)
+    }
+}
+
+/// A row as an event left it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Image {
+    /// There is none.
+    Gone,
+    /// All of it; only where a list of keys of the table is being read.
+    Whole(Vec<Option<Box<[u8]>>>),
+    /// Some of it is not known from the stream, or not asked for.
+    Unknown,
+}
+
+impl Image {
+    fn bytes(&self) -> usize {
+        match self {
+            Image::Gone | Image::Unknown => 0,
+            Image::Whole(cells) => cells.iter().map(|cell| 24 + cell.as_deref().map_or(0, <[u8]>::len)).sum(),
+        }
+    }
+}
+
+/// What a streamed change did.
 #[derive(Debug)]
 pub enum Kind {
     /// The row is gone, or a complete newer event stands in the topic.
-    Superseded(Box<[u8]>),
+    Superseded(Key, Image),
     /// Some columns of the row changed, the others are not known.
-    Patch(Box<[u8]>, Vec<(usize, Option<Box<[u8]>>)>),
+    Patch(Key, Vec<(usize, Option<Box<[u8]>>)>),
     /// All rows are gone.
     Truncate,
 }
@@ -138,9 +195,10 @@ impl Touch {
     fn bytes(&self) -> usize {
         size_of::<Touch>()
             + match &self.kind {
-                Kind::Superseded(key) => key.len(),
+                Kind::Superseded(key, image) => key.bytes() + image.bytes(),
                 Kind::Patch(key, cells) => {
-                    key.len() + cells.iter().map(|(_, cell)| 40 + cell.as_deref().map_or(0, <[u8]>::len)).sum::<usize>()
+                    key.bytes()
+                        + cells.iter().map(|(_, cell)| 40 + cell.as_deref().map_or(0, <[u8]>::len)).sum::<usize>()
                 }
                 Kind::Truncate => 0,
             }
@@ -152,6 +210,8 @@ struct Window {
     id: ChunkId,
     oid: u32,
     before: Vec<u32>,
+    /// Whether a list of keys is read in it.
+    is_list: bool,
     /// The number of the first touch that concerns it.
     from: u64,
     /// A Relation came since it opened.
@@ -162,7 +222,7 @@ struct Window {
 /// What becomes of a chunk at its marker.
 #[derive(Debug)]
 pub enum Settled {
-    /// Publish what is left of it.
+    /// Publish it, each row as it is now: `true` where it is. A range leaves out the others, a list says that they are gone.
     Publish(Box<Chunk>, Vec<bool>),
     /// It cannot be made exact: read the range again.
     Again(&'static str),
@@ -188,8 +248,17 @@ impl Windows {
     /// Opens a window on a table: from now on touches are kept for it. `before` are the transactions that were streamed
     /// and not known to be visible.
     pub fn open(&mut self, id: ChunkId, oid: u32, before: Vec<u32>) {
+        self.push(id, oid, before, false);
+    }
+
+    /// The same for a list of keys: touches of the table are kept with images and canonical keys.
+    pub fn open_list(&mut self, id: ChunkId, oid: u32, before: Vec<u32>) {
+        self.push(id, oid, before, true);
+    }
+
+    fn push(&mut self, id: ChunkId, oid: u32, before: Vec<u32>, is_list: bool) {
         let from = self.first + self.touches.len() as u64;
-        self.open.push(Window { id, oid, before, from, related: false, chunk: None });
+        self.open.push(Window { id, oid, before, is_list, from, related: false, chunk: None });
     }
 
     /// Hands over what was read; `false` if the window was cancelled meanwhile.
@@ -224,6 +293,11 @@ impl Windows {
         self.open.iter().any(|window| window.oid == oid)
     }
 
+    /// Whether a list of keys of the table is being read.
+    pub fn watches_list(&self, oid: u32) -> bool {
+        self.open.iter().any(|window| window.oid == oid && window.is_list)
+    }
+
     /// The stream described a relation anew.
     pub fn relation(&mut self, oid: u32) {
         self.open.iter_mut().filter(|window| window.oid == oid).for_each(|window| window.related = true);
@@ -245,17 +319,19 @@ impl Windows {
         cancelled
     }
 
-    /// The marker of a chunk arrived. `known` is the relation's fingerprint as the stream last had it. `None` for a marker
-    /// that is not ours: an earlier session's, or anybody's.
+    /// The marker of a chunk arrived. `known` is the relation's fingerprint as the stream last had it; `key_of` the text by
+    /// which a row of the chunk is touched: of a list its canonical key, which without `is_exact` says only that equal texts
+    /// are equal keys. `None` for a marker that is not ours: an earlier session's, or anybody's.
     pub fn settle(
         &mut self,
         id: ChunkId,
         known: Option<Fingerprint>,
+        is_exact: bool,
         key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
     ) -> Option<Settled> {
         let at = self.open.iter().position(|window| window.id == id && window.chunk.is_some())?;
         let window = self.open.remove(at);
-        let settled = self.settled(window, known, key_of);
+        let settled = self.settled(window, known, is_exact, key_of);
         self.trim();
         Some(settled)
     }
@@ -264,37 +340,26 @@ impl Windows {
         &self,
         window: Window,
         known: Option<Fingerprint>,
+        is_exact: bool,
         key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
     ) -> Settled {
-        let mut chunk = window.chunk.expect("only a filled window is settled");
+        let chunk = window.chunk.expect("only a filled window is settled");
         if window.before.iter().any(|xid| !chunk.snapshot.sees(*xid)) {
             return Settled::Again("a transaction that had been streamed was not visible yet");
         }
         if window.related && known != Some(chunk.fingerprint) {
             return Settled::Again("the table was altered");
         }
-        let mut keep = vec![true; chunk.rows.len()];
-        let mut by_key: Option<HashMap<Vec<u8>, usize>> = None;
-        for touch in self.touches.iter().skip((window.from - self.first) as usize) {
-            if touch.oid != window.oid || chunk.snapshot.sees(touch.xid) {
-                continue;
+        let unseen = |touch: &&Touch| touch.oid == window.oid && !chunk.snapshot.sees(touch.xid);
+        let touches: Vec<&Touch> =
+            self.touches.iter().skip((window.from - self.first) as usize).filter(unseen).collect();
+        match &chunk.part {
+            Part::List { rows, .. } => {
+                let is_there = rows.iter().map(|row| row.is_there).collect();
+                answers(chunk, is_there, &touches, is_exact, key_of)
             }
-            let by_key = by_key.get_or_insert_with(|| (0..keep.len()).map(|row| (key_of(&chunk, row), row)).collect());
-            match &touch.kind {
-                Kind::Truncate => keep.fill(false),
-                Kind::Superseded(key) => {
-                    by_key.get(&**key).into_iter().for_each(|row| keep[*row] = false);
-                }
-                Kind::Patch(key, cells) => {
-                    for (row, (column, cell)) in
-                        by_key.get(&**key).into_iter().flat_map(|row| cells.iter().map(move |cell| (row, cell)))
-                    {
-                        chunk.rows.overlay(*row, *column, cell.as_deref());
-                    }
-                }
-            }
+            Part::Range(_) | Part::Keys(_) => left(chunk, &touches, key_of),
         }
-        Settled::Publish(Box::new(chunk), keep)
     }
 
     fn trim(&mut self) {
@@ -307,110 +372,72 @@ impl Windows {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::relation::{fingerprint, tests::users};
-
-    fn chunk(snapshot: &str, rows: &[[&str; 3]]) -> Chunk {
-        let mut read = Rows::new(3);
-        rows.iter().flatten().for_each(|cell| read.push(Some(cell.as_bytes())));
-        Chunk {
-            snapshot: snapshot.parse().expect("a snapshot"),
-            relation: users('d'),
-            fingerprint: fingerprint(&users('d')),
-            rows: read,
-            part: Part::Range(Range::default()),
-            load: None,
-        }
-    }
-
-    fn key_of(chunk: &Chunk, row: usize) -> Vec<u8> {
-        match chunk.rows.row(row)[0] {
-            Cell::Text(text) => text.to_vec(),
-            _ => unreachable!("keys are never null"),
-        }
-    }
-
-    fn settle(windows: &mut Windows, id: ChunkId) -> Option<Vec<Vec<String>>> {
-        match windows.settle(id, Some(fingerprint(&users('d'))), key_of)? {
-            Settled::Again(_) => None,
-            Settled::Publish(chunk, keep) => {
-                let text = |cell: &Cell<'_>| match cell {
-                    Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
-                    _ => "null".into(),
-                };
-                let rows = (0..chunk.rows.len()).filter(|row| keep[*row]);
-                Some(rows.map(|row| chunk.rows.row(row).iter().map(text).collect()).collect())
+/// What is left of a chunk whose rows may stand in the topic by newer events.
+fn left(mut chunk: Chunk, touches: &[&Touch], key_of: impl Fn(&Chunk, usize) -> Vec<u8>) -> Settled {
+    let mut keep = vec![true; chunk.rows.len()];
+    let mut by_key: Option<HashMap<Vec<u8>, usize>> = None;
+    for touch in touches {
+        let by_key = by_key.get_or_insert_with(|| (0..keep.len()).map(|row| (key_of(&chunk, row), row)).collect());
+        match &touch.kind {
+            Kind::Truncate => keep.fill(false),
+            Kind::Superseded(key, _) => by_key.get(&*key.text).into_iter().for_each(|row| keep[*row] = false),
+            Kind::Patch(key, cells) => {
+                if let Some(row) = by_key.get(&*key.text) {
+                    cells.iter().for_each(|(column, cell)| chunk.rows.overlay(*row, *column, cell.as_deref()));
+                }
             }
         }
     }
-
-    const ID: ChunkId = ChunkId(1);
-
-    fn superseded(key: &str) -> Kind {
-        Kind::Superseded(key.as_bytes().into())
-    }
-
-    #[test]
-    fn what_the_snapshot_does_not_see_is_laid_over_its_rows() {
-        let mut windows = Windows::new(1 << 20);
-        windows.open(ID, 7, vec![]);
-        windows.touch(7, 50, superseded("1"));
-        windows.touch(7, 90, Kind::Patch((*b"2").into(), vec![(1, Some((*b"new").into()))]));
-        windows.touch(7, 91, superseded("3"));
-        windows.touch(8, 91, superseded("4"));
-        windows.fill(ID, chunk("80:80:", &[["1", "a", "x"], ["2", "b", "y"], ["3", "c", "z"], ["4", "d", "w"]]));
-        assert_eq!(settle(&mut windows, ID).expect("published"), [["1", "a", "x"], ["2", "new", "y"], ["4", "d", "w"]]);
-    }
-
-    #[test]
-    fn a_truncate_that_is_not_visible_empties_the_chunk_and_what_follows_is_streamed() {
-        let mut windows = Windows::new(1 << 20);
-        windows.open(ID, 7, vec![]);
-        windows.touch(7, 90, Kind::Truncate);
-        windows.touch(7, 90, superseded("1"));
-        windows.fill(ID, chunk("80:80:", &[["1", "a", "x"]]));
-        assert!(settle(&mut windows, ID).expect("published").is_empty());
-    }
-
-    #[test]
-    fn a_streamed_transaction_that_is_not_visible_makes_the_chunk_unusable() {
-        let mut windows = Windows::new(1 << 20);
-        windows.open(ID, 7, vec![79]);
-        windows.fill(ID, chunk("79:81:79", &[["1", "a", "x"]]));
-        assert_eq!(settle(&mut windows, ID), None);
-    }
-
-    #[test]
-    fn a_chunk_of_another_shape_is_read_again_only_if_the_stream_moved() {
-        let mut windows = Windows::new(1 << 20);
-        for related in [false, true] {
-            windows.open(ID, 7, vec![]);
-            if related {
-                windows.relation(7);
-            }
-            windows.fill(ID, chunk("80:80:", &[["1", "a", "x"]]));
-            let settled = windows.settle(ID, Some(Fingerprint(1)), key_of).expect("ours");
-            assert_eq!(matches!(settled, Settled::Again(_)), related);
-        }
-    }
-
-    #[test]
-    fn memory_is_bounded_by_giving_up_the_oldest_window() {
-        let mut windows = Windows::new(2_000);
-        windows.open(ID, 7, vec![]);
-        let cancelled: Vec<_> = (0..100).flat_map(|n| windows.touch(7, 90, superseded(&n.to_string()))).collect();
-        assert_eq!(cancelled, [ID]);
-        assert_eq!((windows.bytes, windows.touches.len()), (0, 0));
-        assert!(!windows.fill(ID, chunk("80:80:", &[])));
-    }
-
-    #[test]
-    fn a_foreign_marker_is_ignored() {
-        let mut windows = Windows::new(1 << 20);
-        windows.open(ID, 7, vec![]);
-        assert!(windows.settle(ID, None, key_of).is_none());
-        assert!(windows.settle(ChunkId(2), None, key_of).is_none());
-    }
+    Settled::Publish(Box::new(chunk), keep)
 }
+
+/// What each key of a list has at the marker.
+fn answers(
+    mut chunk: Chunk,
+    mut is_there: Vec<bool>,
+    touches: &[&Touch],
+    is_exact: bool,
+    key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
+) -> Settled {
+    const UNKNOWN: Settled = Settled::Again("a row of the list was written, and the stream does not say all of it");
+    let by_key: HashMap<Vec<u8>, usize> = (0..is_there.len()).map(|row| (key_of(&chunk, row), row)).collect();
+    // Rows of which something is missing, until a later event says all of it, or that they are gone.
+    let mut unknown = vec![false; is_there.len()];
+    for touch in touches {
+        let key = match &touch.kind {
+            Kind::Truncate => {
+                is_there.fill(false);
+                unknown.fill(false);
+                continue;
+            }
+            Kind::Superseded(key, _) | Kind::Patch(key, _) => key,
+        };
+        // Touched before a list was read of the table: the window would have kept its canonical key.
+        let Some(canonical) = &key.canonical else { return UNKNOWN };
+        let row = match by_key.get(&**canonical) {
+            Some(row) => *row,
+            None if is_exact => continue,
+            // Only the server could tell whether this is one of them under another text.
+            None => return UNKNOWN,
+        };
+        match &touch.kind {
+            Kind::Superseded(_, Image::Gone) => (is_there[row], unknown[row]) = (false, false),
+            Kind::Superseded(_, Image::Unknown) => (is_there[row], unknown[row]) = (true, true),
+            Kind::Superseded(_, Image::Whole(cells)) if cells.len() != chunk.rows.columns => return UNKNOWN,
+            Kind::Superseded(_, Image::Whole(cells)) => {
+                cells.iter().enumerate().for_each(|(column, cell)| chunk.rows.overlay(row, column, cell.as_deref()));
+                (is_there[row], unknown[row]) = (true, false);
+            }
+            Kind::Patch(_, cells) => {
+                cells.iter().for_each(|(column, cell)| chunk.rows.overlay(row, *column, cell.as_deref()));
+                // The stream changes a row that the snapshot should have shown, or an event before this one.
+                unknown[row] |= !is_there[row];
+            }
+            Kind::Truncate => {}
+        }
+    }
+    if unknown.contains(&true) { UNKNOWN } else { Settled::Publish(Box::new(chunk), is_there) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -31,6 +31,8 @@ impl Document {
             "unchanged" | "reselected" | "moved_to" | "moved_from" | "previous_key" | "sqlstate" | "parked" => true,
             "rows_rewritten" | "routing" | "imprint" | "labels" | "rules" => true,
             "answer" | "traceparent" | "dead-letter" | "since" | "flushed_ms" | "former" => true,
+            // The key of a state record is told by its schema; of a list's, the kind and what is left of it.
+            "kind" | "paused" | "keys" => self.schema.starts_with("state/load"),
             // A row has the one, a control event the other: which, the headers alone cannot tell.
             "schema" | "control" => self.schema == "headers.json",
             _ => false,

@@ -4,7 +4,7 @@ use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
 use schemas::key::Canonical;
 use schemas::state::{
-    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadTable, Moved, Range, Sent, Stream,
+    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Sent, Stream,
     Table as Relation, Topic,
 };
 use schemas::{CONTRACT, Lsn, Seq, topic};
@@ -22,7 +22,9 @@ pub fn examples() -> Vec<Example> {
         Range { after: end(after), upto: end(upto) }
     };
     let done = vec![chunk(None, Some("20000")), chunk(Some("40000"), Some("60000"))];
-    let load = Load { mode: LoadMode::First, tables: vec![users.oid, orders.oid] };
+    let load = Load { mode: LoadMode::First, tables: vec![users.oid, orders.oid], kind: None, paused: false };
+    let listed = Load { mode: LoadMode::Merge, tables: vec![users.oid], kind: Some(LoadKind::Keys), paused: true };
+    let left = LoadTable { rows: 1, keys: vec![r#"{"id":43}"#.to_owned()], ..LoadTable::default() };
     let seq = vec![Seq(17), Seq(9)];
     vec![
         Example::of_records(
@@ -43,7 +45,7 @@ pub fn examples() -> Vec<Example> {
                 record(Key::Load(LOAD.to_owned()), Some(&load)),
                 record(
                     Key::LoadTable(LOAD.to_owned(), users.oid),
-                    Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000 }),
+                    Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000, keys: Vec::new() }),
                 ),
                 record(Key::Stream, Some(&stream())),
             ],
@@ -95,6 +97,14 @@ pub fn examples() -> Vec<Example> {
             "state_flushed",
             "nothing of ours is written: the state follows, with the time of the last transaction of others, or heartbeat",
             [record(Key::Stream, Some(&Stream { flushed_ms: Some(1_767_960_000_123), ..stream() }))],
+        ),
+        Example::of_records(
+            "state_load_keys",
+            "a list of keys was ordered; one of them is answered, and the rest waits until it is resumed",
+            [
+                record(Key::Load(LOAD.to_owned()), Some(&listed)),
+                record(Key::LoadTable(LOAD.to_owned(), users.oid), Some(&left)),
+            ],
         ),
         Example::of_records(
             "state_load_done",

@@ -1,10 +1,11 @@
 //! Loads: their first events, and chunks that meet their marker.
 
 use schemas::event::{Control, LoadMode};
-use schemas::state::{Load, LoadTable, Range};
+use schemas::state::{Load, LoadKind, LoadTable, Range};
 use schemas::write::{Before, Change, Origin, Transaction as Of};
 use schemas::{CONTRACT, Lsn, Operation, Position};
 
+use super::answer::Answers;
 use super::row::At;
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
@@ -36,10 +37,26 @@ impl Feed {
         of: Of,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
+        let done = |(oid, rows_estimated): &(u32, u64)| {
+            (*oid, LoadTable { rows_estimated: *rows_estimated, ..LoadTable::default() })
+        };
+        self.open_load(id, mode, None, tables.iter().map(done).collect(), of, outbox)
+    }
+
+    /// The same, for tables of which something need not be read; `kind` is what a person has asked for.
+    pub(super) fn open_load(
+        &mut self,
+        id: &str,
+        mode: LoadMode,
+        kind: Option<LoadKind>,
+        tables: Vec<(u32, LoadTable)>,
+        of: Of,
+        outbox: &mut dyn Outbox,
+    ) -> Result<(), Error> {
         let position = self.state.stream.position;
-        self.state.set_load(id, Load { mode, tables: tables.iter().map(|(oid, _)| *oid).collect() });
-        for (oid, rows_estimated) in tables.iter().copied() {
-            let done = LoadTable { rows_estimated, ..LoadTable::default() };
+        let oids = tables.iter().map(|(oid, _)| *oid).collect();
+        self.state.set_load(id, Load { mode, tables: oids, kind, paused: false });
+        for (oid, done) in tables {
             self.state.set_load_table(id, oid, Some(done));
             let tables = vec![self.control_table(oid)?];
             let begin = Control::LoadBegin { load: id.to_owned(), contract: CONTRACT, mode, tables: tables.clone() };
@@ -76,11 +93,15 @@ impl Feed {
             }
         };
         let key_of = |chunk: &Chunk, row: usize| {
-            let mut key = Vec::new();
-            relation.template.key(&chunk.rows.row(row), &mut key);
+            let (mut key, cells) = (Vec::new(), chunk.rows.row(row));
+            match &chunk.part {
+                Part::List { .. } => relation.template.canonical_key(&cells, &mut key),
+                Part::Range(_) | Part::Keys(_) => relation.template.key(&cells, &mut key),
+            }
             key
         };
-        let outcome = match self.windows.settle(id, known, key_of) {
+        let is_exact = relation.has_canonical_key();
+        let outcome = match self.windows.settle(id, known, is_exact, key_of) {
             None => return Ok(()),
             Some(Settled::Again(why)) => Outcome::Again(why),
             Some(Settled::Publish(chunk, keep)) => {
@@ -101,13 +122,17 @@ impl Feed {
         transaction: &Transaction,
         outbox: &mut dyn Outbox,
     ) -> Result<u64, Error> {
+        if let Part::List { keys, void, rows } = &chunk.part {
+            let answers = Answers { chunk, keys, void, rows, is_there: keep };
+            return self.publish_answers(&answers, relation, place, transaction, outbox);
+        }
         let oid = relation.oid;
         let load = match &chunk.part {
             Part::Range(range) => match chunk.load.as_deref().filter(|id| self.state.load_table(id, oid).is_some()) {
                 Some(id) => Some((id.to_owned(), range)),
                 None => return Ok(0),
             },
-            Part::Keys(_) => None,
+            Part::Keys(_) | Part::List { .. } => None,
         };
         if !self.is_new(place) {
             return Ok(0);
@@ -116,11 +141,11 @@ impl Feed {
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         // Its rows came cut by their rule.
         let known = Known::new(relation, topic, None);
-        self.announce(At { known: &known, transaction, position: place }, outbox)?;
+        self.announce(At { known: &known, transaction, position: place, answer: None }, outbox)?;
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {
             position.n += 1;
-            self.publish_row(At { known: &known, transaction, position }, chunk, row, outbox)?;
+            self.publish_row(At { known: &known, transaction, position, answer: None }, chunk, row, outbox)?;
         }
         let rows = u64::from(position.n - place.n);
         position.n += 1;
@@ -130,7 +155,7 @@ impl Feed {
             }
             // The chunk is what these rows are, whatever was seen of them before.
             (None, Part::Keys(keys)) => self.forget_moved(oid, keys),
-            (None, Part::Range(_)) => {}
+            (None, Part::Range(_) | Part::List { .. }) => {}
         }
         self.acted(position, transaction);
         Ok(rows)
@@ -170,7 +195,8 @@ impl Feed {
         transaction: &Transaction,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        let mut table = self.state.load_table(load, oid).cloned().unwrap_or_default();
+        // Over meanwhile, as when the schema event in front of the chunk began another one.
+        let Some(mut table) = self.state.load_table(load, oid).cloned() else { return Ok(()) };
         table.rows += rows;
         range::add(&mut table.done, range.clone());
         if range::next(&table.done).is_some() {
@@ -180,12 +206,7 @@ impl Feed {
         let control =
             Control::LoadEnd { load: load.to_owned(), rows: table.rows, tables: vec![self.control_table(oid)?] };
         self.control(&control, end, transaction.of, outbox)?;
-        self.state.set_load_table(load, oid, None);
-        let remaining = self.state.loads().find(|(id, _)| *id == load).map(|(_, load)| load.clone());
-        if let Some(mut remaining) = remaining {
-            remaining.tables.retain(|other| *other != oid);
-            self.state.set_load(load, remaining);
-        }
+        self.state.end_load_table(load, oid);
         Ok(())
     }
 }

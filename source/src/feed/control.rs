@@ -8,6 +8,7 @@ use super::ddl::noticed;
 use super::list::listed;
 use super::{Feed, Outbox, Outcome, Urgency};
 use crate::Error;
+use crate::command::Command;
 use crate::window::{ChunkId, Kind};
 
 /// What a logical message of ours says that asks for a state record at once.
@@ -42,6 +43,9 @@ impl Feed {
         } else if let Some(oid) = noticed(content) {
             let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
             self.rows_changed(oid, in_front_of(commit, lsn), outbox)?;
+        } else if let Some(command) = Command::read(content) {
+            let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
+            self.commanded(command, in_front_of(commit, lsn), outbox)?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use schemas::event::{Column, Control, LoadMode};
 use schemas::fingerprint::Fingerprint;
-use schemas::state::{Imprint, ImprintColumn, Table};
+use schemas::state::{Imprint, ImprintColumn, Load, LoadKind, Table};
 use schemas::{Lsn, Position, TableName};
 
 use super::row::At;
@@ -41,7 +41,7 @@ pub(super) struct Pending {
     /// Where the WAL ended when a relation of the stream was looked at: what the watch saw before that is out of date.
     looked_at: HashMap<u32, Lsn>,
     /// What a person should know of.
-    remarks: Vec<String>,
+    pub(super) remarks: Vec<String>,
     /// Tables that are on their way out, and may have left the publication already.
     leaving: Vec<u32>,
 }
@@ -237,7 +237,7 @@ impl Feed {
             return Err(Error::Rerouted { table: name.clone() });
         }
         // A load that is not done yet read some rows before and some after: it begins anew, whatever is configured.
-        let is_loading = self.state.loads().any(|(_, load)| load.tables.contains(&oid));
+        let is_loading = self.is_loading(oid);
         match self.label.on_rewrite {
             OnRewrite::Reload => Ok(Remedy::Reload),
             _ if is_loading => Ok(Remedy::Reload),
@@ -265,13 +265,10 @@ impl Feed {
         transaction: &Transaction,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
-        let of_table = |load: &schemas::state::Load| load.tables.contains(&oid);
-        let open: Vec<_> = self.state.loads().filter(|(_, load)| of_table(load)).collect();
-        for (id, mut load) in open.into_iter().map(|(id, load)| (id.to_owned(), load.clone())).collect::<Vec<_>>() {
-            load.tables.retain(|other| *other != oid);
-            self.state.set_load(&id, load);
-            self.state.set_load_table(&id, oid, None);
-        }
+        // Keys that were ordered are answered from what is there when they are read.
+        let of_rows = |load: &Load| load.kind != Some(LoadKind::Keys) && load.tables.contains(&oid);
+        let open: Vec<_> = self.state.loads().filter(|(_, load)| of_rows(load)).map(|(id, _)| id.to_owned()).collect();
+        open.iter().for_each(|id| self.state.end_load_table(id, oid));
         let Position { commit, change, .. } = self.state.stream.position;
         let id = format!("{:x}-{:x}-{oid}", commit.0, change.0);
         self.begin_load_within(&id, LoadMode::Merge, &[(oid, rows_estimated)], transaction.of, outbox)?;

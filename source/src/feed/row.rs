@@ -11,7 +11,7 @@ use crate::Error;
 use crate::columns::{Cut, Masked};
 use crate::pgoutput::Old;
 use crate::relation::Relation;
-use crate::window::Kind;
+use crate::window::{Image, Key, Kind};
 
 /// A buffer that grew beyond this is not used again.
 const BUFFER_KEPT_MAX: usize = 1 << 20;
@@ -30,6 +30,8 @@ pub(super) struct At<'a> {
     pub(super) known: &'a Known,
     pub(super) transaction: &'a Transaction,
     pub(super) position: Position,
+    /// The load whose list of keys this answers.
+    pub(super) answer: Option<&'a str>,
 }
 
 impl At<'_> {
@@ -139,7 +141,7 @@ impl Feed {
             None => row,
             Some(cut) => row.cut(cut, &masked),
         };
-        let at = At { known: &known, transaction: &transaction, position };
+        let at = At { known: &known, transaction: &transaction, position, answer: None };
         row.complete(relation);
         // Before anything of this message is done, since it may have to come again.
         let selected = match row.arriving(relation) {
@@ -211,7 +213,7 @@ impl Feed {
         if new.contains(&Cell::Unchanged) {
             self.patched(at, new);
         } else {
-            self.superseded(at, new);
+            self.superseded(at, new, Some(new));
         }
         Ok(())
     }
@@ -226,7 +228,7 @@ impl Feed {
         at.complete(old)?;
         let change = self.change(at, Operation::Delete, before, None);
         self.publish(at, &change, old, outbox)?;
-        self.superseded(at, old);
+        self.superseded(at, old, None);
         Ok(())
     }
 
@@ -245,7 +247,7 @@ impl Feed {
         let mut left = self.change(at, Operation::Delete, before, None);
         left.moved = Some(new);
         self.publish(at, &left, old, outbox)?;
-        self.superseded(at, old);
+        self.superseded(at, old, None);
 
         let position = self.place(at.position.commit, at.position.change);
         self.create(At { position, ..at }, new, Some(old), selected, outbox)
@@ -268,7 +270,8 @@ impl Feed {
         came.moved = moved_from;
         came.reselected = &selected.columns;
         self.publish(at, &came, &row, outbox)?;
-        self.superseded(at, new);
+        // What was read beside the stream may be newer than this place in it, so here it counts as unknown.
+        self.superseded(at, new, Some(new));
         if let Some(upto) = selected.upto {
             let mut key = Vec::new();
             at.known.relation.template.key(&row, &mut key);
@@ -331,9 +334,12 @@ impl Feed {
         };
         let (key, value) = (std::mem::take(&mut buffers.key), std::mem::take(&mut buffers.value));
         self.buffers = buffers;
-        let schema: [(&str, &[u8]); 1] = [(header::SCHEMA, known.fingerprint.as_bytes())];
+        let schema = (header::SCHEMA, known.fingerprint.as_bytes());
+        let answer = (header::ANSWER, at.answer.unwrap_or_default().as_bytes());
+        let headers = [schema, answer];
+        let more = if at.answer.is_some() { &headers[..] } else { &headers[..1] };
         let place = (known.topic, partition, at.position);
-        let sent = self.send(place, Some(&key), Some(&value), &schema, outbox);
+        let sent = self.send(place, Some(&key), Some(&value), more, outbox);
         sent.map_err(|error| of_row(error, relation, &key))?;
         if change.operation == Operation::Delete && self.has_tombstones(known.topic) {
             self.send(place, Some(&key), None, &[], outbox)?;
@@ -365,34 +371,54 @@ impl Feed {
         at.clear();
         number.clear();
         write!(at, "{position}").and_then(|()| write!(number, "{seq}")).expect("a string takes every write");
-        let mut headers = [(header::POSITION, at.as_bytes()), (header::SEQ, number.as_bytes()), ("", b"".as_slice())];
+        let none = ("", b"".as_slice());
+        let mut headers = [(header::POSITION, at.as_bytes()), (header::SEQ, number.as_bytes()), none, none];
         let count = 2 + more.len();
         headers[2..count].copy_from_slice(more);
         outbox.send(Record { topic: &topic.name, partition, key, value, headers: &headers[..count] })
     }
 
-    fn superseded(&mut self, at: At<'_>, cells: &[Cell<'_>]) {
-        self.touch(at, cells, Kind::Superseded);
+    /// The row with the key of `cells` is gone, or `new` is all of it.
+    fn superseded(&mut self, at: At<'_>, cells: &[Cell<'_>], new: Option<&[Cell<'_>]>) {
+        let wants_image = self.windows.watches_list(at.known.relation.oid);
+        let image = || match new {
+            None => Image::Gone,
+            Some(new) if !wants_image || new.contains(&Cell::Unchanged) => Image::Unknown,
+            Some(new) => Image::Whole(new.iter().map(|cell| kept(*cell)).collect()),
+        };
+        self.touch(at, cells, |key| Kind::Superseded(key, image()));
     }
 
     fn patched(&mut self, at: At<'_>, cells: &[Cell<'_>]) {
-        self.touch(at, cells, |key| {
-            let value = |(i, cell): (usize, &Cell<'_>)| match cell {
-                Cell::Unchanged => None,
-                Cell::Null => Some((i, None)),
-                Cell::Text(text) => Some((i, Some(Box::from(*text)))),
-            };
-            Kind::Patch(key, cells.iter().enumerate().filter_map(value).collect())
-        });
+        let known = |(_, cell): &(usize, &Cell<'_>)| **cell != Cell::Unchanged;
+        let kept = |(i, cell): (usize, &Cell<'_>)| (i, kept(*cell));
+        self.touch(at, cells, |key| Kind::Patch(key, cells.iter().enumerate().filter(known).map(kept).collect()));
     }
 
-    fn touch(&mut self, at: At<'_>, cells: &[Cell<'_>], kind: impl FnOnce(Box<[u8]>) -> Kind) {
+    fn touch(&mut self, at: At<'_>, cells: &[Cell<'_>], kind: impl FnOnce(Key) -> Kind) {
         let relation = &at.known.relation;
-        if self.windows.watches(relation.oid) {
-            let mut key = Vec::new();
-            relation.template.key(cells, &mut key);
-            self.touched(relation.oid, at.transaction.xid(), kind(key.into()));
+        if !self.windows.watches(relation.oid) {
+            return;
         }
+        let written = |write: &dyn Fn(&mut Vec<u8>)| {
+            let mut text = Vec::new();
+            write(&mut text);
+            Box::<[u8]>::from(text)
+        };
+        let canonical = || written(&|out| relation.template.canonical_key(cells, out));
+        let key = Key {
+            text: written(&|out| relation.template.key(cells, out)),
+            canonical: self.windows.watches_list(relation.oid).then(canonical),
+        };
+        self.touched(relation.oid, at.transaction.xid(), kind(key));
+    }
+}
+
+/// A known cell, to be kept.
+fn kept(cell: Cell<'_>) -> Option<Box<[u8]>> {
+    match cell {
+        Cell::Text(text) => Some(text.into()),
+        Cell::Null | Cell::Unchanged => None,
     }
 }
 

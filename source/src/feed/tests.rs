@@ -1,5 +1,6 @@
 //! The stream's loop against made-up streams: what stands in the topics afterwards, also when it is fed again from before.
 
+mod commands;
 mod ddl;
 mod lists;
 mod rules;
@@ -95,6 +96,10 @@ impl Catalog for Server {
         let table = self.shown.lock().expect("nobody panics with it").table.clone();
         let tables = table.map(|table| (oid, table)).into_iter().collect();
         Ok(Seen { tables, ..watch::tests::seen(watch::tests::users()) })
+    }
+
+    fn are_keys(&mut self, _: u32, ends: &[&[String]]) -> Result<bool, Error> {
+        Ok(ends.iter().all(|end| end.len() == 1 && end[0].parse::<i64>().is_ok()))
     }
 
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {

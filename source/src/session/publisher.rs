@@ -264,8 +264,12 @@ impl Loop {
                 self.feed.visible(&snapshot);
                 self.confirm();
             }
-            Input::Open { id, oid, opened, settled } => {
-                self.feed.open_window(id, oid);
+            Input::Open { id, oid, is_list, opened, settled } => {
+                if is_list {
+                    self.feed.open_list(id, oid);
+                } else {
+                    self.feed.open_window(id, oid);
+                }
                 self.waiting.insert(id, settled);
                 // A reader that is gone opens no chunk.
                 let _ = opened.send(());

@@ -10,7 +10,7 @@ use schemas::TableName;
 use schemas::state::Range;
 
 use super::paging::Paging;
-use super::{Settings, Target, by_keys};
+use super::{Settings, Target, by_keys, listed};
 use crate::columns::Ruled;
 use crate::relation::{Relation, fingerprint};
 use crate::window::{Chunk, Part, Rows};
@@ -61,17 +61,29 @@ pub async fn read(
     let query = match part {
         Part::Range(range) => paging.select(&described, only, range, filter.as_deref(), rows_max),
         Part::Keys(keys) => by_keys::select(&described, only, keys, filter.as_deref()),
+        Part::List { keys, .. } => {
+            let equals = catalog::equal_operators(transaction, &described, &details).await?;
+            listed::select(&described, only, keys, filter.as_deref(), &equals)
+        }
     };
     let columns = relation.columns.len();
     let mut rows = Rows::new(columns);
     let mut buffer = Vec::new();
-    let mut full = false;
+    let (mut full, mut found) = (false, Vec::new());
     let mut lines = pin!(transaction.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
     while let Some(line) = lines.try_next().await.map_err(failed)? {
         // What is over budget is read and forgotten: the next chunk begins with it.
-        full = full || (rows.bytes() >= settings.chunk_bytes_max && matches!(part, Part::Range(_)));
+        full = full || (rows.bytes() >= settings.chunk_bytes_max && !matches!(part, Part::Keys(_)));
         if !full {
-            copy::add_line(&line, columns, &mut rows, &mut buffer, cut.as_ref())
+            let line = match part {
+                Part::List { .. } => {
+                    let (row, rest) = listed::row(&line).ok_or_else(|| Error::Copy(name.clone()))?;
+                    found.push(row);
+                    rest
+                }
+                Part::Range(_) | Part::Keys(_) => &line[..],
+            };
+            copy::add_line(line, columns, &mut rows, &mut buffer, cut.as_ref())
                 .ok_or_else(|| Error::Copy(name.clone()))?;
         }
     }
@@ -82,6 +94,7 @@ pub async fn read(
             Part::Range(Range { after: range.after.clone(), upto })
         }
         Part::Keys(_) => part.clone(),
+        Part::List { keys, void, .. } => listed::covered(keys, void, found),
     };
     Ok(Some(Chunk { snapshot, relation, fingerprint, rows, part, load: None }))
 }

@@ -3,7 +3,10 @@
 //! Pure. Says what is to be read, not how.
 
 use schemas::TableName;
-use schemas::state::LoadTable;
+use schemas::event::LoadMode;
+use schemas::state::{LoadKind, LoadTable};
+
+use crate::state::State;
 
 /// A wish to the readers, obeyed between two chunks.
 #[derive(Clone, Debug)]
@@ -62,4 +65,20 @@ impl Work {
             Work::Keys { load, .. } => load.as_deref(),
         }
     }
+}
+
+/// What a load still has to read; nothing while it is paused.
+pub fn of_load(state: &State, id: &str) -> Vec<Task> {
+    let Some(load) = state.load(id).filter(|load| !load.paused) else { return Vec::new() };
+    let task = |oid: &u32| {
+        let name = state.table(*oid)?.name.clone();
+        let done = state.load_table(id, *oid).cloned().unwrap_or_default();
+        let load_id = id.to_owned();
+        let work = match load.kind {
+            Some(LoadKind::Keys) => Work::Keys { load: Some(load_id), keys: done.keys },
+            _ => Work::Load { load: load_id, done, is_added: load.mode != LoadMode::First },
+        };
+        Some(Task { oid: *oid, name, work })
+    };
+    load.tables.iter().filter_map(task).collect()
 }

@@ -70,6 +70,21 @@ impl Paging {
         format!("SELECT {columns} FROM {only}{table}{condition} ORDER BY {key} LIMIT {rows_max}")
     }
 
+    /// The last key in front of this one.
+    pub fn in_front_of(&self, relation: &Relation, from: &str, key: &[String]) -> String {
+        let literals = key.iter().zip(&self.types).map(|(text, cast)| format!("{}::{cast}", quote::literal(text)));
+        let names = self.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
+        let order = self.expressions.iter().map(|expression| format!("{expression} DESC"));
+        let list = |parts: Vec<String>| parts.join(", ");
+        format!(
+            "SELECT {} FROM {from} WHERE ({}) < ({}) ORDER BY {} LIMIT 1",
+            list(names.collect()),
+            self.expressions.join(", "),
+            list(literals.collect()),
+            list(order.collect()),
+        )
+    }
+
     /// The key of the last row: where the range ends that was read.
     pub fn last_key(&self, rows: &Rows) -> Option<Vec<String>> {
         let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;

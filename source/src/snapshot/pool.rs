@@ -89,7 +89,8 @@ async fn work(reader: &mut Reader, Task { oid, name, work }: Task) -> Result<(),
             }
             loaded => loaded,
         },
-        Work::Keys { load, keys } => rows(reader, &table, load.as_deref(), keys).await,
+        Work::Keys { load: None, keys } => rows(reader, &table, keys).await,
+        Work::Keys { load: Some(load), keys } => list(reader, &table, &load, keys).await,
     }
 }
 
@@ -123,21 +124,45 @@ async fn load(
     Ok(())
 }
 
-async fn rows(reader: &mut Reader, table: &Target, load: Option<&str>, keys: Vec<String>) -> Result<(), Error> {
-    match load {
-        None => {
-            tracing::info!(table = %table.name, rows = keys.len(), "reading rows again that moved before the last stop")
-        }
-        Some(load) => tracing::info!(table = %table.name, rows = keys.len(), load, "reading rows by their keys"),
-    }
+async fn rows(reader: &mut Reader, table: &Target, keys: Vec<String>) -> Result<(), Error> {
+    tracing::info!(table = %table.name, rows = keys.len(), "reading rows again that moved before the last stop");
     for keys in keys.chunks(KEYS_MAX) {
-        match reader.chunk(table, load, &Part::Keys(keys.to_vec())).await {
+        match reader.chunk(table, None, &Part::Keys(keys.to_vec())).await {
             Err(Error::Dropped { table }) => {
                 tracing::info!(%table, "the table was dropped, and its rows with it");
                 break;
             }
             read => read?,
         };
+    }
+    Ok(())
+}
+
+/// Reads a list of keys. Those that are equal are read together: they have one answer.
+async fn list(reader: &mut Reader, table: &Target, load: &str, mut left: Vec<String>) -> Result<(), Error> {
+    tracing::info!(table = %table.name, keys = left.len(), load, "reading rows by their keys");
+    while !left.is_empty() {
+        let (groups, void) = match reader.groups(table, &left).await {
+            Err(Error::Dropped { table }) => {
+                tracing::warn!(%table, load, "the table was dropped before all keys of a list were answered");
+                return Ok(());
+            }
+            looked_at => looked_at?,
+        };
+        if !void.is_empty() {
+            tracing::warn!(table = %table.name, load, keys = void.len(), "keys that can name no row of the table are not answered");
+        }
+        let mut keys = Vec::new();
+        for group in groups {
+            if !keys.is_empty() && keys.len() + group.len() > KEYS_MAX {
+                break;
+            }
+            keys.extend(group);
+        }
+        let part = Part::List { keys, void, rows: Vec::new() };
+        if let (Part::List { keys, void, .. }, _) = reader.chunk(table, Some(load), &part).await? {
+            left.retain(|key| !keys.contains(key) && !void.contains(key));
+        }
     }
     Ok(())
 }

@@ -4,11 +4,11 @@
 
 use std::sync::mpsc::Sender;
 
-use postgres::tokio_postgres::{Client, IsolationLevel};
+use postgres::tokio_postgres::{Client, IsolationLevel, Row};
 use service::failpoint;
 use tokio::sync::oneshot;
 
-use super::{Settings, Target, locked};
+use super::{Settings, Target, listed, locked};
 use crate::Error;
 use crate::catalog::Messages;
 use crate::feed::{Outcome, marker};
@@ -43,7 +43,8 @@ impl Reader {
             let id = ChunkId(uuid::Uuid::new_v4().as_u128());
             let (opened, open) = oneshot::channel();
             let (settled, outcome) = oneshot::channel();
-            self.tell(Input::Open { id, oid: table.oid, opened, settled })?;
+            let is_list = matches!(part, Part::List { .. });
+            self.tell(Input::Open { id, oid: table.oid, is_list, opened, settled })?;
             open.await.map_err(|_| Error::Stopped)?;
             failpoint::reach_in_task("chunk-opened").await?;
             let mut chunk = match self.read(table, part).await {
@@ -56,6 +57,11 @@ impl Reader {
                 Err(Error::Postgres(error)) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => {
                     self.tell(Input::Close { id })?;
                     continue;
+                }
+                // Of another type since the keys were looked at: whoever asked looks again.
+                Err(Error::Postgres(error)) if is_list && is_no_value(&error) => {
+                    self.tell(Input::Close { id })?;
+                    return Ok((Part::List { keys: vec![], void: vec![], rows: vec![] }, 0));
                 }
                 Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
                     tracing::info!(table = %table.name, "waiting for a lock on the table");
@@ -76,6 +82,40 @@ impl Reader {
                 Outcome::Again(why) => tracing::debug!(table = %table.name, why, "a chunk is read again"),
             }
         }
+    }
+
+    /// The keys of a list in groups of equal ones, as the server says, and those that can name no row of the table: they are
+    /// no values of the columns that they name, or there are no such columns.
+    pub async fn groups(&self, table: &Target, keys: &[String]) -> Result<(Vec<Vec<String>>, Vec<String>), Error> {
+        let failed = |cause| postgres::Error::statement(format!("look at a list of keys of {}", table.name), cause);
+        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
+        let name = self.client.query_opt(query, &[&table.oid]).await.map_err(failed)?;
+        let name: String = name.ok_or_else(|| Error::Dropped { table: table.name.clone() })?.get(0);
+        let (mut groups, mut void, mut open) = (Vec::new(), Vec::new(), vec![keys]);
+        while let Some(part) = open.pop() {
+            if let Some(query) = listed::groups(&name, part) {
+                match self.client.query(&query, &[]).await.map_err(failed) {
+                    Ok(rows) => {
+                        let key = |number: i32| part[usize::try_from(number).unwrap_or_default()].clone();
+                        let group = |row: &Row| row.get::<_, Vec<i32>>(0).into_iter().map(key).collect();
+                        groups.extend(rows.iter().map(group));
+                        continue;
+                    }
+                    Err(error) if is_no_value(&error) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            match part {
+                [] => {}
+                [one] => void.push(one.clone()),
+                // One of them is at fault: looked for by halves.
+                several => {
+                    let (first, second) = several.split_at(several.len() / 2);
+                    open.extend([second, first]);
+                }
+            }
+        }
+        Ok((groups, void))
     }
 
     fn tell(&self, input: Input) -> Result<(), Error> {
@@ -99,4 +139,9 @@ impl Reader {
         }
         Ok(chunk)
     }
+}
+
+/// Whether a text was no value of a column's type, or there is no such column.
+fn is_no_value(error: &postgres::Error) -> bool {
+    error.sqlstate().is_some_and(|code| code.starts_with("22") || code.starts_with("23") || code == "42703")
 }

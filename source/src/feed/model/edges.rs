@@ -43,6 +43,11 @@ impl Catalog for Server {
         Ok(Seen { tables: [(oid, table.clone())].into(), ..watch::tests::seen(table) })
     }
 
+    /// Nobody asks for ranges here.
+    fn are_keys(&mut self, _: u32, _: &[&[String]]) -> Result<bool, Error> {
+        Ok(false)
+    }
+
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {
         let view = self.0.lock().expect("nobody panics with it");
         let view = view.as_ref().ok_or(Error::Stopped)?;

@@ -205,6 +205,7 @@ fn is_within(part: &Part, key: &str) -> bool {
         Part::Range(Range { after, upto }) => {
             bound(after).is_none_or(|after| *key > *after) && bound(upto).is_none_or(|upto| *key <= *upto)
         }
+        Part::List { .. } => unreachable!("nobody orders lists here"),
         Part::Keys(keys) => keys.iter().any(|other| *other == format!("{{\"id\":{key}}}")),
     }
 }
