@@ -100,6 +100,13 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Topic(Topic),
 
+    /// Load tables again, a range of one, or single rows by their keys; see how far loads are
+    ///
+    /// A message in the stream of the source tells it what to read, so it goes on streaming meanwhile, and a source that does
+    /// not run now meets the message when it starts. Each command waits until the running source has taken it up.
+    #[command(subcommand)]
+    Snapshot(Snapshot),
+
     /// Check the servers for what tributary needs, and say how to get it
     ///
     /// Changes nothing. Run it before the first start, and whenever something is odd.
@@ -186,6 +193,116 @@ pub(crate) struct DlqList {
 pub(crate) struct DlqShow {
     /// Its place as `dlq list` prints it: GROUP:TOPIC:PARTITION:OFFSET
     pub(crate) place: crate::dlq::Place,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// What to do about loads.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Snapshot {
+    /// Load tables again, a range of one (--from, --to), or single rows (--key, --keys-file)
+    ///
+    /// Whole tables take the place of all that was published of them (--mode replace: the load begins with a truncate event),
+    /// or are laid over it (--mode merge: rows that are gone at the source may stay in targets). A range and single rows are
+    /// always laid over; each single row is answered as it is at one place of the stream, also that it is not there.
+    ///
+    /// Exit code 0: taken up, or waiting for a source to run. 1: the source has not taken it up. 2: a fault.
+    Start(SnapshotStart),
+
+    /// Show how far the loads are, and each table
+    ///
+    /// Exit code 0: no table has failed. 1: one has. 2: a part could not be asked.
+    Status(SnapshotStatus),
+
+    /// Read nothing more for a load until it is resumed; by default for all
+    Pause(SnapshotSteer),
+
+    /// Let a paused load go on; by default all
+    Resume(SnapshotSteer),
+
+    /// End a load where it is
+    ///
+    /// What it has published stays. After --mode replace the rest of its rows is missing in targets until the table is loaded
+    /// again.
+    Cancel(SnapshotSteer),
+}
+
+/// What to load.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotStart {
+    /// The tables, as schema.table
+    #[arg(required = true, value_name = "TABLE")]
+    pub(crate) tables: Vec<schemas::TableName>,
+
+    /// Whether the rows take the place of what was published, or are laid over it
+    #[arg(long, value_enum, conflicts_with_all = ["from", "to", "keys", "keys_file"])]
+    pub(crate) mode: Option<Mode>,
+
+    /// Only rows from this key on: {"id":42}, or the value alone where the key is one column
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) from: Option<String>,
+
+    /// Only rows up to this key, which is among them
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
+    pub(crate) to: Option<String>,
+
+    /// Only the row with this key; may be given several times
+    #[arg(long = "key", value_name = "KEY", allow_hyphen_values = true, conflicts_with_all = ["from", "to"])]
+    pub(crate) keys: Vec<String>,
+
+    /// Only the rows with the keys in this file, one on a line; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "to"])]
+    pub(crate) keys_file: Option<PathBuf>,
+
+    /// Do not wait until the source has taken it up
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// How the rows of a load and those that were published before go together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// They take their place
+    #[default]
+    Replace,
+    /// They are laid over them
+    Merge,
+}
+
+impl From<Mode> for source::command::Mode {
+    fn from(mode: Mode) -> source::command::Mode {
+        match mode {
+            Mode::Replace => source::command::Mode::Replace,
+            Mode::Merge => source::command::Mode::Merge,
+        }
+    }
+}
+
+/// How to show loads.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotStatus {
+    /// Show it again and again, with rows a second and the time that is left, until no load is under way
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// Which load.
+#[derive(Debug, Args)]
+pub(crate) struct SnapshotSteer {
+    /// Its id, as `snapshot start` and `snapshot status` say it
+    #[arg(value_name = "LOAD")]
+    pub(crate) load: Option<String>,
+
+    /// Do not wait until the source has done it
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 
     #[command(flatten)]
     pub(crate) form: Form,

@@ -50,6 +50,39 @@ pub(crate) enum Failure {
     #[error(transparent)]
     Source(Box<source::Error>),
 
+    #[error("nothing was published under {0} yet: start `tributary source`, or `tributary run`")]
+    NothingPublished(String),
+
+    #[error(
+        "{table} is not published under {prefix}: add it to source.tables, or look at `tributary status` for how it is called"
+    )]
+    NotPublished { table: schemas::TableName, prefix: String },
+
+    #[error("{table} is being loaded already, by {load}: wait for its end, or `tributary snapshot cancel {load}`")]
+    Loading { table: schemas::TableName, load: String },
+
+    #[error("{0} are about one table: name one")]
+    OneTable(&'static str),
+
+    #[error("cannot use a key of {table}: {fault}")]
+    Key { table: schemas::TableName, fault: String },
+
+    #[error("that range is all of {0}: leave out --from and --to, and choose --mode merge to keep what was published")]
+    WholeRange(schemas::TableName),
+
+    #[error("no load is called {load}: under way {}", if .open.is_empty() { "is none" } else { .open })]
+    NoLoad { load: String, open: String },
+
+    #[error("several loads are under way, name one of them: {0}")]
+    WhichLoad(String),
+
+    #[error("cannot read {}", .file.display())]
+    Read {
+        file: PathBuf,
+        #[source]
+        cause: std::io::Error,
+    },
+
     #[error("nothing is parked at {0}: `tributary dlq list` shows what is")]
     NotParked(String),
 

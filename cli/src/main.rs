@@ -8,9 +8,11 @@ mod dlq;
 mod doctor;
 mod failure;
 mod init;
+mod loads;
 mod output;
 mod roles;
 mod slot;
+mod snapshot;
 mod state;
 mod status;
 mod tables;
@@ -23,10 +25,11 @@ use std::time::Duration;
 use clap::Parser;
 use service::{log, telemetry};
 
-use args::{Arguments, Command, Dlq, Slot, Topic};
+use args::{Arguments, Command, Dlq, Slot, Snapshot, Topic};
 use configuration::Configuration;
 use failure::Failure;
 use roles::Parts;
+use snapshot::steer::{self, Course};
 
 /// What a command that ran has to report. Its number is the exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,6 +80,11 @@ async fn perform(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Slot(Slot::Show(form)) => slot::show::run(&configuration, form).await,
         Command::Slot(Slot::Drop(drop)) => slot::drop::run(&configuration, drop).await,
         Command::Topic(Topic::Grow(grow)) => topic::grow(&configuration, &grow),
+        Command::Snapshot(Snapshot::Start(start)) => snapshot::start::run(&configuration, start).await,
+        Command::Snapshot(Snapshot::Status(status)) => snapshot::status::run(&configuration, status).await,
+        Command::Snapshot(Snapshot::Pause(load)) => steer::run(&configuration, Course::Pause, load).await,
+        Command::Snapshot(Snapshot::Resume(load)) => steer::run(&configuration, Course::Resume, load).await,
+        Command::Snapshot(Snapshot::Cancel(load)) => steer::run(&configuration, Course::Cancel, load).await,
         Command::Status(form) => status::run(&configuration, form).await,
         Command::Doctor(form) => doctor::run(&configuration, form).await,
         Command::Init => unreachable!("returned above"),

@@ -15,6 +15,7 @@ use crate::Outcome;
 use crate::args::Form;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
+use crate::loads::{self, Stage, TableLoad};
 use crate::output::{print, print_json};
 use crate::slot::Slot;
 
@@ -43,27 +44,17 @@ struct Stream {
 
 /// A published table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Table {
-    table: String,
+pub(crate) struct Table {
+    pub(crate) table: String,
     topic: String,
     partitions: i32,
     /// Records published so far to its topic, those of other tables there among them.
     records: u64,
-    load: Load,
-    /// Rows copied so far by the load under way.
-    load_rows: Option<u64>,
-    /// Rows that the server expects in it.
-    load_rows_estimated: Option<u64>,
-}
-
-/// How far the first copy of a table is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-enum Load {
-    /// Done, or never asked for.
-    Done,
-    /// Under way.
-    Loading,
+    pub(crate) load: Stage,
+    /// Why it has failed.
+    pub(crate) reason: Option<String>,
+    /// Loads that are under way for it.
+    pub(crate) loads: Vec<TableLoad>,
 }
 
 /// A consumer group.
@@ -88,6 +79,28 @@ struct Partition {
     owner: Option<String>,
     parked: u64,
     error: Option<String>,
+}
+
+/// What is known of the tables and their loads.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tables {
+    pub(crate) tables: Vec<Table>,
+    /// What the running source says of itself, where it answers.
+    pub(crate) source: Option<String>,
+    /// What could not be asked, and why.
+    pub(crate) unknown: Vec<String>,
+}
+
+/// Asks all, and keeps what concerns tables.
+pub(crate) async fn tables(configuration: &Configuration) -> Tables {
+    let (report, source) = tokio::join!(ask::all(configuration), ask::readiness(configuration));
+    let source = match (source, &report.slot) {
+        (None, Some(slot)) if slot.active_pid.is_none() => {
+            Some(format!("nobody reads from the slot {}: loads wait until `tributary source` runs", slot.name))
+        }
+        (source, _) => source,
+    };
+    Tables { tables: report.tables, source, unknown: report.unknown }
 }
 
 /// Asks all, prints what they say.
@@ -145,6 +158,24 @@ impl Report {
             }
         }
         self.findings = findings;
+        self.place_tables();
+    }
+
+    /// Where each table stands, now that the groups are known too.
+    fn place_tables(&mut self) {
+        for table in &mut self.tables {
+            let partitions = || {
+                let all = self.groups.iter().flat_map(|group| group.partitions.iter().map(move |one| (group, one)));
+                all.filter(|(_, partition)| partition.topic == table.topic)
+            };
+            let fault = partitions().find_map(|(group, partition)| {
+                let error = partition.error.as_ref()?;
+                Some(format!("the group {} stands still at partition {}: {error}", group.group, partition.partition))
+            });
+            let lag: Option<u64> = partitions().map(|(_, partition)| partition.lag).sum();
+            table.load = loads::stage(&table.loads, lag, fault.as_deref());
+            table.reason = fault;
+        }
     }
 }
 
@@ -233,14 +264,20 @@ mod tests {
             topic: "shop.public.users".into(),
             partitions: 4,
             records: 12,
-            load: Load::Loading,
-            load_rows: Some(5),
-            load_rows_estimated: Some(10),
+            load: Stage::Live,
+            reason: None,
+            loads: vec![loads::tests::load(5, 10)],
         }];
+        report.place_tables();
         let text = text::of(&report);
-        for part in
-            ["tributary_shop", "16 B and at most 2 s behind", "public.users", "loading 5 of about 10", "rdb", "12@host"]
-        {
+        for part in [
+            "tributary_shop",
+            "16 B and at most 2 s behind",
+            "public.users",
+            "loading 5 rows of about 10 (50 %)",
+            "rdb",
+            "12@host",
+        ] {
             assert!(text.contains(part), "{part} is missing in:\n{text}");
         }
     }

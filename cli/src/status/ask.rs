@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::error::Error;
+use std::time::Duration;
 
 use kafka::admin::{Admin, Offsets};
 use postgres::replication::unix_us;
@@ -9,9 +10,12 @@ use schemas::Selection;
 use schemas::topic::{group_id, of_table};
 use sink::config::To;
 use sink::read::{self, Standing};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
-use super::{Group, Load, Partition, Report, Stream, Table};
+use super::{Group, Partition, Report, Stream, Table};
 use crate::configuration::Configuration;
+use crate::loads::{self, Stage};
 use crate::slot::{self, Asked};
 use crate::state;
 
@@ -52,6 +56,26 @@ pub(super) async fn all(configuration: &Configuration) -> Report {
     report
 }
 
+/// How long the process of the source may take to say how it is.
+const SAY_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the process that is configured here says of its source, if it runs where we are and serves http.
+pub(super) async fn readiness(configuration: &Configuration) -> Option<String> {
+    let address = configuration.http.as_ref()?.listen;
+    let ask = async {
+        let mut stream = TcpStream::connect(address).await.ok()?;
+        let request = format!("GET /readyz HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.ok()?;
+        let mut answer = String::new();
+        stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer).await.ok()?;
+        answer.lines().find_map(|line| line.strip_prefix("source: ")).map(str::to_owned)
+    };
+    tokio::time::timeout(SAY_WITHIN, ask).await.ok().flatten()
+}
+
+/// The longest answer that is looked at.
+const ANSWER_BYTES_MAX: u64 = 64 << 10;
+
 fn told<T, E: Error + 'static>(unknown: &mut Vec<String>, what: &str, answer: Result<T, E>) -> Option<T> {
     answer.map_err(|error| unknown.push(format!("{what}: {}", service::chain(&error)))).ok()
 }
@@ -73,16 +97,15 @@ fn stream(state: &source::State) -> Stream {
 fn tables(state: &source::State) -> Vec<Table> {
     let of_table = |(oid, table): (u32, &schemas::state::Table)| {
         let topic = state.topics().iter().find(|topic| topic.name == table.topic).map(|topic| &topic.topic);
-        let load = state.loads().find(|(_, load)| load.tables.contains(&oid));
-        let done = load.and_then(|(id, _)| state.load_table(id, oid));
         Table {
             table: table.name.to_string(),
             topic: table.topic.clone(),
             partitions: topic.map_or(0, |topic| topic.partitions),
             records: topic.map_or(0, |topic| topic.seq.iter().map(|seq| seq.0).sum()),
-            load: if load.is_some() { Load::Loading } else { Load::Done },
-            load_rows: load.map(|_| done.map_or(0, |done| done.rows)),
-            load_rows_estimated: done.map(|done| done.rows_estimated),
+            // Told when the groups are known.
+            load: Stage::Live,
+            reason: None,
+            loads: loads::of_table(state, oid),
         }
     };
     let mut tables: Vec<Table> = state.tables().map(of_table).collect();

@@ -1,6 +1,6 @@
 //! The report for people.
 
-use super::{Group, Load, Report, Stream, Table};
+use super::{Group, Report, Stream, Table};
 use crate::output::{bytes, known, table};
 use crate::slot::Slot;
 
@@ -58,14 +58,9 @@ fn of_stream(stream: &Stream) -> String {
 }
 
 fn of_table(table: &Table) -> Vec<String> {
-    let load = match table.load {
-        Load::Done => "done".to_owned(),
-        Load::Loading => {
-            let rows = table.load_rows.unwrap_or(0);
-            let of = table.load_rows_estimated.map_or_else(String::new, |rows| format!(" of about {rows}"));
-            format!("loading {rows}{of}")
-        }
-    };
+    let loads = table.loads.iter().map(crate::loads::TableLoad::words);
+    let words: Vec<String> = std::iter::once(table.load.words().to_owned()).chain(loads).collect();
+    let load = words.join(" ");
     let (name, topic) = (table.table.clone(), table.topic.clone());
     vec![name, topic, table.partitions.to_string(), table.records.to_string(), load]
 }
