@@ -288,7 +288,7 @@ pub enum Error {
     },
 
     /// A first load meets rows.
-    #[error("{partition} offset {offset} begins the first load of {table}, and the target's table holds rows already: run TRUNCATE {} on the target", postgres::quote::table(.table))]
+    #[error("{partition} offset {offset} begins the first load of {table}, and the target's table holds rows already: run TRUNCATE {} on the target; or, under a new prefix, set source.snapshot_mode = \"replace\" to load in their place, or \"merge\" to keep what the load does not bring", postgres::quote::table(.table))]
     NotEmpty {
         /// The partition.
         partition: Partition,
@@ -296,23 +296,6 @@ pub enum Error {
         offset: i64,
         /// The table.
         table: TableName,
-    },
-
-    /// A truncate stands in the topic.
-    #[error(
-        "{partition} offset {offset}: {tables} was truncated at the source, which this version does not carry by itself. When every partition of every topic of these tables stands at this event (tributary.progress, column error), stop the sinks and run in one transaction on the target, once: {truncate}; and with it the statement of each partition, for this one {step_over}"
-    )]
-    Truncated {
-        /// The partition.
-        partition: Partition,
-        /// The record's offset.
-        offset: i64,
-        /// The tables.
-        tables: String,
-        /// The statement that does the same on the target.
-        truncate: String,
-        /// The statement that steps over the event.
-        step_over: String,
     },
 
     /// The key changed.
@@ -454,7 +437,7 @@ impl Error {
 
     /// Whether the partition stands at an event that all partitions of its topic will come to: these are let come there.
     pub(crate) fn waits_for_siblings(&self) -> bool {
-        matches!(self, Error::Truncated { .. } | Error::KeyChanged { .. })
+        matches!(self, Error::KeyChanged { .. })
     }
 }
 

@@ -15,10 +15,12 @@ mod migrate;
 mod plan;
 mod pool;
 pub(crate) mod progress;
+mod truncate;
 
 use std::time::Duration;
 
 use schemas::TableName;
+use schemas::event::Control;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgArgumentBuffer, PgConnection, PgTypeInfo};
@@ -188,6 +190,11 @@ impl Relational {
         let failed = |cause| self.failed("apply a batch", cause);
         if matches!(plan, Plan::OneByOne) {
             return self.apply_alone(connection, claim, batch, parked).await;
+        }
+        if let Plan::Control(Control::Truncate { tables, .. }) = plan
+            && let Some(outcome) = self.truncate(connection, claim, batch, tables).await?
+        {
+            return Ok(outcome);
         }
         match self.begin(connection, claim, batch).await? {
             Moved::Ours => {}

@@ -58,6 +58,8 @@ pub(crate) struct Claimed {
 pub(crate) enum Outcome {
     /// It is done.
     Done(Done),
+    /// It waits for other partitions to come to the same event, and is to be tried again. Nothing of it was written.
+    Waits,
     /// A part of it is done; the rest met this.
     Part(Progress, Error),
     /// Somebody else owns the partition now. Nothing was written.

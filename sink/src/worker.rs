@@ -74,6 +74,9 @@ struct Claimant<'w, T: Target> {
     backlog: Backlog,
     ready: Option<Job<T>>,
     under_way: Option<JoinHandle<Result<Option<Settled>, Error>>>,
+    /// What is under way is a control event, and may wait for the other partitions: these need the room that the next batch
+    /// would take.
+    may_wait: bool,
 }
 
 impl<T: Target> Worker<T> {
@@ -122,6 +125,7 @@ impl<T: Target> Worker<T> {
             backlog: Backlog::new(progress),
             ready: None,
             under_way: None,
+            may_wait: false,
         }
     }
 
@@ -253,7 +257,7 @@ impl<T: Target> Claimant<'_, T> {
         if self.ready.is_none() && !self.backlog.is_empty() {
             let slots = &self.worker.shared.slots;
             let slot = match self.under_way {
-                Some(_) if !self.backlog.fills(limits) => None,
+                Some(_) if self.may_wait || !self.backlog.fills(limits) => None,
                 Some(_) => slots.clone().try_acquire_owned().ok(),
                 None => self.worker.stop.run_until_cancelled(slots.clone().acquire_owned()).await.and_then(Result::ok),
             };
@@ -307,6 +311,7 @@ impl<T: Target> Claimant<'_, T> {
                 self.worker.partition, self.worker.shared.config.name
             )),
         };
+        self.may_wait = job.batch.control().is_some();
         self.under_way = Some(tokio::spawn(attempts.run(job)));
     }
 
@@ -317,6 +322,7 @@ impl<T: Target> Claimant<'_, T> {
             Outcome::Done(done) => done,
             Outcome::Lost => return Ok(Some(Left::Lost)),
             Outcome::Part(_, error) => return Err(error),
+            Outcome::Waits => unreachable!("attempts last until all are there"),
         };
         self.progress = batch.to;
         self.worker.done.store(batch.to.next_offset, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Control events on a relational target: loads begin and end, tables change. What cannot be carried stops with its remedy.
 
 use postgres::quote;
-use schemas::event::{Control, ControlTable, LoadMode};
+use schemas::event::{Control, LoadMode};
 use schemas::{CONTRACT, TableName};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Row};
@@ -58,17 +58,8 @@ impl Relational {
                 }
                 Ok(())
             }
-            Control::Truncate { tables: truncated, restart_identity, .. } => Err(Error::Truncated {
-                partition: partition.clone(),
-                offset,
-                tables: self.listed(truncated, |table| table.to_string()),
-                truncate: format!(
-                    "TRUNCATE {}{}",
-                    self.listed(truncated, quote::table),
-                    if *restart_identity { " RESTART IDENTITY" } else { "" }
-                ),
-                step_over: self.step_over(partition, batch),
-            }),
+            // Of tables of ours it is carried out where all partitions meet.
+            Control::Truncate { .. } => Ok(()),
         }
     }
 
@@ -165,11 +156,5 @@ impl Relational {
             partition.number,
             batch.from.seq,
         )
-    }
-
-    /// Those of the tables that the group takes.
-    fn listed(&self, tables: &[ControlTable], write: impl Fn(&TableName) -> String) -> String {
-        let names = tables.iter().map(|table| TableName::new(&table.schema, &table.table));
-        names.filter(|name| self.catalog.takes(name)).map(|name| write(&name)).collect::<Vec<_>>().join(", ")
     }
 }

@@ -1,7 +1,7 @@
 //! Attempts at one batch: the same one again, in order and for ever, while what went wrong may pass.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use service::retry::{Backoff, Outage};
 use tokio::sync::OwnedSemaphorePermit;
@@ -11,6 +11,9 @@ use crate::batch::Batch;
 use crate::error::Error;
 use crate::parked::ParkedKeys;
 use crate::target::{Claim, Outcome, Target};
+
+/// How often an event that waits for other partitions is tried.
+const MEET_EVERY: Duration = Duration::from_millis(100);
 
 /// A batch made ready, or under way.
 pub(super) struct Job<T: Target> {
@@ -40,12 +43,22 @@ impl<T: Target> Attempts<T> {
     pub(super) async fn run(mut self, job: Job<T>) -> Result<Option<Settled>, Error> {
         let (mut backoff, began) = (Backoff::new(), Instant::now());
         let Job { mut batch, mut prepared, slot } = job;
+        let mut slot = Some(slot);
         loop {
             let failure = match self.target.apply(&self.claim, &batch, &prepared, &self.parked).await {
                 Ok(Outcome::Part(progress, error)) => {
                     batch = batch.behind(progress);
                     prepared = self.target.prepare(&self.claim.partition, &batch, &self.parked)?;
                     error
+                }
+                Ok(Outcome::Waits) => {
+                    self.outage.over();
+                    // The others may need it to come here.
+                    slot = None;
+                    if self.stop.run_until_cancelled(tokio::time::sleep(MEET_EVERY)).await.is_none() {
+                        return Ok(None);
+                    }
+                    continue;
                 }
                 Ok(outcome) => {
                     self.outage.over();
