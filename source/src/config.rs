@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use kafka::producer::QUEUE_BYTES_MAX;
 use postgres::config::TargetSession;
+use schemas::event::LoadMode;
 use schemas::{Selection, TableName, topic};
 use service::config::Reader;
 
@@ -31,6 +32,42 @@ impl std::str::FromStr for Snapshot {
             "initial" => Ok(Snapshot::Initial),
             "never" => Ok(Snapshot::Never),
             other => Err(format!("{other:?} is neither \"initial\" nor \"never\"")),
+        }
+    }
+}
+
+/// What becomes of rows that a target holds already when a table is loaded into it for the first time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum SnapshotMode {
+    /// Its sinks refuse the load.
+    #[default]
+    Refuse,
+    /// The load takes their place.
+    Replace,
+    /// They stay, but where the load brings others with the same keys.
+    Merge,
+}
+
+impl SnapshotMode {
+    /// As a load says it.
+    pub fn of_load(self) -> LoadMode {
+        match self {
+            SnapshotMode::Refuse => LoadMode::First,
+            SnapshotMode::Replace => LoadMode::Replace,
+            SnapshotMode::Merge => LoadMode::Merge,
+        }
+    }
+}
+
+impl std::str::FromStr for SnapshotMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<SnapshotMode, String> {
+        match text {
+            "refuse" => Ok(SnapshotMode::Refuse),
+            "replace" => Ok(SnapshotMode::Replace),
+            "merge" => Ok(SnapshotMode::Merge),
+            other => Err(format!("{other:?} is neither \"refuse\" nor \"replace\" nor \"merge\"")),
         }
     }
 }
@@ -121,6 +158,8 @@ pub struct Config {
     pub tombstones: bool,
     /// Whether existing rows are copied.
     pub snapshot: Snapshot,
+    /// What becomes of rows that a target holds when the first copy comes.
+    pub snapshot_mode: SnapshotMode,
     /// What is done about another table under the name of one that is published.
     pub on_recreate: OnRecreate,
     /// What is done about rows that changed without being sent.
@@ -182,6 +221,7 @@ impl Config {
             failover: section.or("failover", false),
             tombstones: section.or("tombstones", true),
             snapshot: section.parsed("snapshot").unwrap_or(Snapshot::Initial),
+            snapshot_mode: section.parsed("snapshot_mode").unwrap_or_default(),
             on_recreate: section.parsed("on_recreate").unwrap_or(OnRecreate::Stop),
             on_rewrite: section.parsed("on_rewrite").unwrap_or(OnRewrite::Stop),
             watch_every: Duration::from_secs(section.within("watch_seconds", 60, 1..=3_600)),

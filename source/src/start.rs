@@ -252,12 +252,14 @@ async fn commit_first(
     let confirmed = state.stream.flushed;
     let mut feed = Feed::new(label(config, prefix), state, confirmed, config.touch_bytes_max, Box::new(catalog));
     let token = stop.clone();
-    let (snapshot, loads, prefix) = (config.snapshot, loads.to_vec(), prefix.to_owned());
+    let (snapshot, mode) = (config.snapshot, config.snapshot_mode.of_load());
+    let (loads, prefix) = (loads.to_vec(), prefix.to_owned());
     let commit = move || {
         let stopped = || token.is_cancelled();
         let mut transaction = Transaction::new(&mut publisher, &stopped);
         if snapshot == Snapshot::Initial {
-            feed.begin_load(&uuid::Uuid::new_v4().simple().to_string(), &loads, now_ms(), &mut transaction)?;
+            let id = uuid::Uuid::new_v4().simple().to_string();
+            feed.begin_load(&id, mode, &loads, now_ms(), &mut transaction)?;
         }
         failpoint::reach("first-sent")?;
         transaction.settle(&topic::of_state(&prefix), feed.take_records())?;

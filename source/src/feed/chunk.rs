@@ -19,12 +19,13 @@ impl Feed {
     pub fn begin_load(
         &mut self,
         id: &str,
+        mode: LoadMode,
         tables: &[(u32, u64)],
         now_ms: i64,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         self.now_ms = now_ms;
-        self.begin_load_within(id, LoadMode::First, tables, Of { xid: 0, commit_ms: now_ms }, outbox)
+        self.begin_load_within(id, mode, tables, Of { xid: 0, commit_ms: now_ms }, outbox)
     }
 
     /// Begins a load at the state's position, which the transaction `of` has just moved there: the first record of each

@@ -8,7 +8,7 @@ mod rules;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
-use schemas::event::Control;
+use schemas::event::{Control, LoadMode};
 use schemas::key::Canonical;
 use schemas::state::Range;
 use schemas::{ChangeEvent, Columns, Seq};
@@ -534,7 +534,7 @@ const CHUNK: ChunkId = ChunkId(5);
 
 fn loading() -> World {
     let mut world = World::fresh();
-    world.feed.begin_load("l", &[(7, 10)], 1, &mut world.topic).expect("begun");
+    world.feed.begin_load("l", LoadMode::First, &[(7, 10)], 1, &mut world.topic).expect("begun");
     world
 }
 

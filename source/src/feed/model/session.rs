@@ -65,7 +65,7 @@ pub(super) fn first_batch(outside: &mut Outside, state: State, confirmed: u64) -
     if outside.weather.loads {
         let tables: Vec<(u32, u64)> = TABLES.iter().map(|(oid, _)| (*oid, 0)).collect();
         let mut open = Open { batch: &mut batch, of: 0, dice: &mut outside.dice, refused_per_mille: 0, fails: true };
-        feed.begin_load("l", &tables, 1, &mut open).map_err(|_| End::Again)?;
+        feed.begin_load("l", LoadMode::First, &tables, 1, &mut open).map_err(|_| End::Again)?;
     }
     batch.used.clear();
     batch.state = feed.take_records();

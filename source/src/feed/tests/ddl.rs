@@ -210,7 +210,7 @@ fn what_the_watch_finds_gets_a_place_of_its_own() {
 #[test]
 fn a_load_that_is_under_way_begins_anew() {
     let mut altered = Altered::new(OnRewrite::Stop, 'd');
-    altered.world.feed.begin_load("l", &[(7, 10)], 1, &mut altered.world.topic).expect("begun");
+    altered.world.feed.begin_load("l", LoadMode::First, &[(7, 10)], 1, &mut altered.world.topic).expect("begun");
     altered.alter(|table| add_age(table, true));
     altered.insert(&with_age()).expect("what was read is read again");
     let loads: Vec<_> = altered.world.feed.state().loads().map(|(id, _)| id.to_owned()).collect();

@@ -129,7 +129,7 @@ fn the_new_list_begins_at_its_message_with_the_loads_of_what_it_adds() {
 #[test]
 fn a_table_that_comes_back_goes_on_in_its_topic_and_a_load_goes_on_without_one_that_leaves() {
     let mut world = World::new(old_list(), 100);
-    world.feed.begin_load("l", &[(KEPT, 10), (REMOVED, 10)], 1, &mut world.topic).expect("begun");
+    world.feed.begin_load("l", LoadMode::First, &[(KEPT, 10), (REMOVED, 10)], 1, &mut world.topic).expect("begun");
     world.feed.expect_list(ListId(5), NextList { removed: vec![REMOVED], ..NextList::default() });
     sent(0, &Whole::List(5), &[]).iter().for_each(|(start, message)| world.tell(*start, message));
     let loads: Vec<_> = world.feed.state().loads().map(|(_, load)| load.tables.clone()).collect();

@@ -70,7 +70,7 @@ fn what_a_rule_hides_is_in_no_record_of_any_kind() {
 #[test]
 fn a_chunk_by_the_same_rule_meets_the_touches_of_the_stream() {
     let mut begun = World::fresh();
-    begun.feed.begin_load("l", &[(7, 3)], 1, &mut begun.topic).expect("a load begins");
+    begun.feed.begin_load("l", LoadMode::First, &[(7, 3)], 1, &mut begun.topic).expect("a load begins");
     let mut world = world(rule(), begun.feed.state().clone());
     world.transaction(50, 200, &[(0, relation(&users('d'))), (110, insert(["9", "n", "b"]))]);
     let cut = rule().cut(&users('d'), &seen()).expect("a rule that fits");
