@@ -218,10 +218,11 @@ pub enum LoadKind {
     Keys,
 }
 
-/// A range of a table's key in the server's own order: after `after`, up to and with `upto`; `None` is open.
+/// A range of a table's key in the server's own order, or of places in its file: after `after`, up to and with `upto`; `None`
+/// is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Range {
-    /// Exclusive lower end: the key's columns as text.
+    /// Exclusive lower end: the key's columns as text, or a place.
     pub after: Option<Vec<String>>,
     /// Inclusive upper end.
     pub upto: Option<Vec<String>>,
@@ -232,6 +233,10 @@ pub struct Range {
 pub struct LoadTable {
     /// Ranges whose chunk is committed to Kafka, merged where they touch, in key order.
     pub done: Vec<Range>,
+    /// What they are ranges of: the columns of a key, with the operators and collations of its index, or a file by its number.
+    /// Once the table is told into ranges otherwise, they mean nothing. Absent before the first chunk.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ranges_of: Option<String>,
     /// Rows published so far.
     pub rows: u64,
     /// What the server thought the table held when the load began; for progress alone.

@@ -82,7 +82,7 @@ pub enum Misfit {
     },
     /// The table has no unique key at all.
     #[error(
-        "the target's table {table} has no primary key and no other unique, not deferrable key: create the one that the source has"
+        "the target's table {table} has no primary key and no other unique, not deferrable key: create the one that the source has, or one over the columns that source.keys names"
     )]
     Keyless {
         /// The table.

@@ -9,8 +9,8 @@ use schemas::{Lsn, TableName};
 
 use crate::catalog;
 use crate::command::Command;
+use crate::keys::Named;
 use crate::relation::Relation;
-use crate::snapshot::Paging;
 use crate::start::message_prefix;
 
 /// Writes a command into the stream that is read through `slot`. Returns a place in the WAL: a source whose state is flushed
@@ -25,7 +25,7 @@ pub async fn order(client: &Client, slot: &str, command: &Command) -> Result<Lsn
 
 /// The columns of a table's key in the order of their index, in which the ends of a range are written.
 pub async fn key_order(client: &Client, oid: u32) -> Result<Vec<String>, Error> {
-    catalog::key_order(client, oid).await
+    Ok(catalog::key_order(client, oid).await?.0)
 }
 
 /// The key in front of `key`, which need not be there, in the order in which the table is read; `None` where there is none.
@@ -39,14 +39,14 @@ pub async fn in_front_of(
     let failed = |cause| Error::statement("look for the key in front of a range", cause);
     let version = client.query_one("SELECT current_setting('server_version_num')::int4", &[]).await.map_err(failed)?;
     let described = catalog::describe(client, version.get::<_, i32>(0).unsigned_abs(), oid, publication).await?;
-    let details = catalog::details(client, &described).await?;
+    let details = catalog::details(client, &described, &Named::default()).await?;
     let table = TableName::new(&described.schema, &described.table);
     let relation = Relation::new(&described, &details, "", "");
     let relation = relation.map_err(|cause| crate::Error::NoKey { table: table.clone(), cause })?;
     let partitioned = client.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&oid]).await;
     let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
     let from = format!("{only}{}", quote::table(&table));
-    let query = Paging::new(&relation, &details).in_front_of(&relation, &from, key);
+    let query = relation.sorting.in_front_of(&from, key);
     let found = client.simple_query(&query).await.map_err(failed)?;
     let texts = found.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => {

@@ -13,9 +13,11 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use crate::feed::{Catalog, Reselect, Reselected};
+use crate::keys::Named;
 use crate::listing::Candidate;
 use crate::pgoutput;
-use crate::relation::{Details, Relation};
+use crate::relation::Details;
+use crate::sorted::Sorted;
 use crate::visibility::Snapshot;
 use crate::watch::Seen;
 use crate::watch::look::{Question, look};
@@ -43,7 +45,7 @@ const PUBLISHED_14: &str = " AND a.attgenerated = '' AND $2 <> '' ORDER BY a.att
 /// The types of a relation's columns, by the OIDs that the stream gave: they stand for what was, whatever columns are called
 /// by now. Domains are followed to their base.
 const TYPES: &str = "
-    SELECT t.oid, b.oid, b.typtype = 'e', b.oid >= 16384
+    SELECT t.oid, b.oid, b.typtype = 'e'
     FROM pg_type t
     CROSS JOIN LATERAL (
         WITH RECURSIVE base AS (
@@ -59,29 +61,31 @@ const NONDETERMINISTIC: &str = "
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND NOT l.collisdeterministic";
 
 /// The columns of the index that names a row, in the index's own order: the primary key's, unless another is the identity.
+/// With the operators of its operator class and with its collation, either of which can be another than the column's.
 const KEY_ORDER: &str = "
-    SELECT a.attname::text
+    SELECT a.attname::text, a.attnum, format_type(b.oid, -1),
+           ARRAY(SELECT quote_ident(n.nspname) || '.' || o.oprname
+                 FROM pg_opclass x
+                 JOIN pg_amop s ON s.amopfamily = x.opcfamily AND s.amoplefttype = x.opcintype AND s.amoprighttype = x.opcintype
+                 JOIN pg_operator o ON o.oid = s.amopopr
+                 JOIN pg_namespace n ON n.oid = o.oprnamespace
+                 WHERE x.oid = k.class AND s.amopstrategy BETWEEN 1 AND 5 ORDER BY s.amopstrategy),
+           (SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname)
+            FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
+            WHERE l.oid = k.collation AND l.oid <> a.attcollation)
     FROM pg_class c
     JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate
      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
-    CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) WITH ORDINALITY AS k (attnum, place)
+    CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], i.indclass::oid[], i.indcollation::oid[])
+        WITH ORDINALITY AS k (attnum, class, collation, place)
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE base AS (
+            SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
+            UNION ALL
+            SELECT t.oid, t.typtype, t.typbasetype FROM base JOIN pg_type t ON base.typtype = 'd' AND t.oid = base.typbasetype)
+        SELECT oid FROM base WHERE typtype <> 'd') b
     WHERE c.oid = $1 ORDER BY k.place";
-
-/// The operator of a type's own equality: its default operator class for indexes says.
-const EQUAL: &str = "
-    WITH RECURSIVE base AS (
-        SELECT t.oid, t.typtype, t.typbasetype FROM pg_type t WHERE t.oid = $1
-        UNION ALL
-        SELECT b.oid, b.typtype, b.typbasetype FROM base JOIN pg_type b ON base.typtype = 'd' AND b.oid = base.typbasetype)
-    SELECT format('OPERATOR(%I.%s)', n.nspname, o.oprname)
-    FROM base
-    JOIN pg_opclass c ON c.opcintype = base.oid AND c.opcdefault
-    JOIN pg_am m ON m.oid = c.opcmethod AND m.amname = 'btree'
-    JOIN pg_amop p ON p.amopfamily = c.opcfamily AND p.amopstrategy = 3 AND p.amoplefttype = base.oid AND p.amoprighttype = base.oid
-    JOIN pg_operator o ON o.oid = p.amopopr
-    JOIN pg_namespace n ON n.oid = o.oprnamespace
-    WHERE base.typtype <> 'd'";
 
 /// Everything that a pattern for tables may mean: temporary and PostgreSQL's own left out.
 const CANDIDATES: &str = "
@@ -157,32 +161,56 @@ pub async fn row_filter(
     Ok(row.map_err(|cause| Error::statement("read the publication's row filter", cause))?.and_then(|row| row.get(0)))
 }
 
-/// The columns of the key in the order of its index.
-pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<Vec<String>, Error> {
-    let rows =
-        client.query(KEY_ORDER, &[&oid]).await.map_err(|cause| Error::statement("look up a table's key", cause))?;
+/// The columns of the key in the order of its index, and how that sorts.
+pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<(Vec<String>, Vec<Sorted>), Error> {
+    let asked = |cause| Error::statement("look up a table's key", cause);
+    let sorted = |row: Row| {
+        let operators: Vec<String> = row.get(3);
+        let operators = operators.try_into().map_err(|found: Vec<String>| Error::Protocol {
+            operation: "look up a table's key".into(),
+            what: format!("an index with the operators {}", found.join(" ")),
+        })?;
+        Ok((row.get(0), Sorted { number: row.get(1), cast: row.get(2), operators, collation: row.get(4) }))
+    };
+    client.query(KEY_ORDER, &[&oid]).await.map_err(asked)?.into_iter().map(sorted).collect()
+}
+
+/// The columns of each constraint that holds rows apart at commit alone.
+pub async fn deferrable_keys(client: &impl GenericClient, oid: u32) -> Result<Vec<Vec<String>>, Error> {
+    let query = "SELECT ARRAY(SELECT a.attname::text FROM unnest(k.conkey) n (number)
+                              JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = n.number)
+                 FROM pg_constraint k WHERE k.conrelid = $1 AND k.contype IN ('p', 'u') AND k.condeferrable";
+    let rows = client.query(query, &[&oid]).await;
+    let rows = rows.map_err(|cause| Error::statement("look up a table's deferrable constraints", cause))?;
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
 /// What the stream's description of a relation leaves out.
-pub async fn details(client: &impl GenericClient, relation: &pgoutput::Relation) -> Result<Details, Error> {
+pub async fn details(
+    client: &impl GenericClient,
+    relation: &pgoutput::Relation,
+    named: &Named,
+) -> Result<Details, Error> {
     let asked =
         |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
     let types: Vec<u32> = relation.columns.iter().map(|column| column.type_oid).collect();
     let modifiers: Vec<i32> = relation.columns.iter().map(|column| column.modifier).collect();
-    let mut details = Details { primary_key: key_order(client, relation.oid).await?, ..Details::default() };
+    let (primary_key, sorted) = key_order(client, relation.oid).await?;
+    let mut details = Details { primary_key, sorted, ..Details::default() };
+    if relation.identity == 'f'
+        && let Some(named) = named.get(relation.oid)
+    {
+        details.go_by(named);
+    }
     let blurred = client.query(NONDETERMINISTIC, &[&relation.oid]).await.map_err(asked)?;
     let blurred: HashSet<String> = blurred.iter().map(|row| row.get(0)).collect();
     for row in client.query(TYPES, &[&types]).await.map_err(asked)? {
         details.types.insert(row.get(0));
-        let (oid, base, is_enum, is_foreign): (u32, u32, bool, bool) = (row.get(0), row.get(1), row.get(2), row.get(3));
+        let (oid, base, is_enum): (u32, u32, bool) = (row.get(0), row.get(1), row.get(2));
         let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
         for column in relation.columns.iter().filter(|column| column.type_oid == oid) {
             if let Some(canonical) = canonical.filter(|_| !blurred.contains(&column.name)) {
                 details.canonical.insert(column.name.clone(), canonical);
-            }
-            if is_foreign && !is_enum {
-                details.foreign.insert(column.name.clone());
             }
         }
     }
@@ -243,13 +271,15 @@ pub struct Blocking {
     pub runtime: Handle,
     /// The connection.
     pub client: Arc<Client>,
+    /// The keys that are named for tables.
+    pub named: Named,
     /// Ends waiting.
     pub stop: CancellationToken,
 }
 
 impl Catalog for Blocking {
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
-        let asked = self.stop.run_until_cancelled(details(&*self.client, relation));
+        let asked = self.stop.run_until_cancelled(details(&*self.client, relation, &self.named));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
@@ -258,6 +288,7 @@ impl Catalog for Blocking {
             publication,
             tables: &[(oid, imprint.cloned())].into(),
             names: &BTreeMap::new(),
+            named: &self.named,
             // That can take seconds, and the stream would wait for it.
             asks_partitions: false,
         };
@@ -266,6 +297,10 @@ impl Catalog for Blocking {
     }
 
     fn are_keys(&mut self, oid: u32, ends: &[&[String]]) -> Result<bool, crate::Error> {
+        // No index sorts by a named key, so nobody could say what lies between two of them.
+        if self.named.get(oid).is_some() {
+            return Ok(false);
+        }
         let asked = self.stop.run_until_cancelled(are_keys(&self.client, oid, ends));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
@@ -279,7 +314,7 @@ impl Catalog for Blocking {
 /// Whether the server takes the texts for values of the columns of the table's key.
 async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
     let asked = |cause| Error::statement("look at the ends of a range", cause);
-    let columns = key_order(client, oid).await?;
+    let (columns, _) = key_order(client, oid).await?;
     let name =
         client.query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&oid]).await.map_err(asked)?;
     let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(false) };
@@ -291,21 +326,6 @@ async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool,
         Err(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => Ok(false),
         Err(error) => Err(error),
     }
-}
-
-/// The operators by which values of the key's columns are equal, where the type is an extension's: out of sight by name.
-pub async fn equal_operators(
-    client: &impl GenericClient,
-    relation: &Relation,
-    details: &Details,
-) -> Result<HashMap<String, String>, Error> {
-    let asked = |cause| Error::statement("look up how keys are compared", cause);
-    let mut operators = HashMap::new();
-    for column in relation.columns.iter().filter(|column| column.key && details.foreign.contains(&column.name)) {
-        let rows = client.query(EQUAL, &[&column.type_oid]).await.map_err(asked)?;
-        operators.extend(rows.first().map(|row| (column.name.clone(), row.get(0))));
-    }
-    Ok(operators)
 }
 
 /// Columns of the row with a key, read in one statement with the snapshot that it was read by.
@@ -323,15 +343,12 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         return Ok(Reselected::Seen { values: None, upto: wal_insert(client).await? });
     };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
-    let conditions = relation.key.iter().map(|i| match row.row[*i] {
-        Cell::Text(text) => {
-            format!(
-                "r.{} = {}",
-                quote::identifier(&relation.columns[*i].name),
-                quote::literal(&String::from_utf8_lossy(text))
-            )
+    let conditions = relation.sorting.0.iter().map(|(name, sorted)| {
+        let cell = relation.columns.iter().position(|column| column.name == *name).map(|i| row.row[i]);
+        match cell {
+            Some(Cell::Text(text)) => sorted.equals(name, &String::from_utf8_lossy(text)),
+            _ => "false".to_owned(),
         }
-        _ => "false".to_owned(),
     });
     let query = format!(
         "SELECT s.s, r.* FROM (SELECT pg_current_snapshot()::text AS s) s LEFT JOIN \

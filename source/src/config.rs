@@ -1,6 +1,7 @@
 //! What can be said about the source in `[source]` and `[source.topics]`.
 
 mod columns;
+mod keys;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -186,6 +187,8 @@ pub struct Config {
     pub topics: Topics,
     /// What is published of the columns of some tables.
     pub columns: BTreeMap<TableName, Rule>,
+    /// The columns that tell rows apart, for tables without a key of their own.
+    pub keys: BTreeMap<TableName, Vec<String>>,
 }
 
 const MIB: usize = 1 << 20;
@@ -238,6 +241,7 @@ impl Config {
             start_timeout: Duration::from_secs(section.within("start_timeout_seconds", 30, 0..=86_400)),
             topics: Topics::read(section.section("topics")),
             columns: columns::read(section),
+            keys: keys::read(section),
             postgres,
             tables,
         }

@@ -245,6 +245,18 @@ pub enum Error {
         /// Where.
         at: Lsn,
     },
+    /// A key that was promised to tell rows apart is NULL.
+    #[error(
+        "a row of {table} at {at} has NULL in {column:?}, a column of the key that source.keys names, and rows without a key cannot be published: take {table} out of source.tables and start (what is left of it in the stream is then passed over), give the row a value, ALTER TABLE … ALTER {column} SET NOT NULL, and list the table again: it is loaded anew"
+    )]
+    NullKey {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+        /// Where.
+        at: Lsn,
+    },
     /// A value cannot stand in JSON.
     #[error(
         "a value of {table}, column {column:?}, at {at} is not UTF-8, so no event can hold it: a database with the encoding SQL_ASCII and, before PostgreSQL 16, the type \"char\" take such bytes; mend the value and leave the column out of the publication until what was written before is past, or begin anew under another prefix"

@@ -257,6 +257,11 @@ pub enum Outcome {
     },
     /// It has to be read again.
     Again(&'static str),
+    /// It has to be read again: the ranges of its load are ranges of something else by now.
+    Elsewhere {
+        /// Of this.
+        ranges_of: Option<String>,
+    },
 }
 
 impl Feed {

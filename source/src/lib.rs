@@ -4,8 +4,8 @@
 //!                              ▲  │                              │
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
-//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, copy, listing, columns,
-//! command, lists, state, watch, feed. The rim: ask, stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper
+//! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, sorted, copy, listing, columns,
+//! keys, command, lists, state, watch, feed. The rim: ask, stream, snapshot, catalog, setup, topics, lockers, relist, start, session, keeper
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
@@ -23,6 +23,7 @@ mod feed;
 mod foreign;
 mod history;
 pub mod keeper;
+mod keys;
 mod listing;
 mod lists;
 mod lockers;
@@ -34,6 +35,7 @@ mod relist;
 mod session;
 mod setup;
 mod snapshot;
+mod sorted;
 mod start;
 mod state;
 mod stream;

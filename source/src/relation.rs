@@ -10,23 +10,41 @@ use schemas::key::Canonical;
 use schemas::write::{Cell, Template, TemplateColumn};
 use schemas::{Form, TableName};
 
-use crate::pgoutput;
+use crate::sorted::{Sorted, Sorting};
+use crate::{keys, pgoutput};
 
 /// What the catalog adds to the stream's description.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
-    /// The columns of the key in its index's own order, where the table has one that is not deferrable.
+    /// The columns of the key in its index's own order, where the table has one that is not deferrable; under identity FULL
+    /// those that the configuration names, if it does.
     pub primary_key: Vec<String>,
+    /// How the key's index sorts, column by column. Empty where no index holds it.
+    pub sorted: Vec<Sorted>,
     /// The key by which the table was published and which goes on, where the stream does not name one.
     pub lasting_key: Option<Vec<String>>,
     /// The types' names with modifier, by OID and modifier.
     pub type_names: HashMap<(u32, i32), String>,
     /// How a column's canonical text is found; absent where it has none.
     pub canonical: HashMap<String, Canonical>,
-    /// Columns of an extension's type, whose operators the pinned search path does not find.
-    pub foreign: HashSet<String>,
     /// The types that are still there, by OID.
     pub types: HashSet<u32>,
+}
+
+impl Details {
+    /// Goes by a key that the configuration names. No index is known to sort by it.
+    pub fn go_by(&mut self, named: &[String]) {
+        if !keys::is_same(named, &self.primary_key) {
+            self.primary_key = named.to_vec();
+            self.sorted.clear();
+        }
+    }
+
+    /// How the key's index sorts, where there is one over these columns.
+    pub fn sorting_of(&self, key: &[String]) -> Option<Sorting> {
+        let is_whole = !self.sorted.is_empty() && keys::is_same(key, &self.primary_key);
+        is_whole.then(|| Sorting(self.primary_key.iter().cloned().zip(self.sorted.iter().cloned()).collect()))
+    }
 }
 
 /// What PostgreSQL calls a type that is gone.
@@ -37,7 +55,7 @@ pub const NO_TYPE: &str = "???";
 pub enum NoKey {
     /// Nothing identifies its rows.
     #[error(
-        "it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX"
+        "it has no replica identity that names a row: give it a primary key, or a unique index over NOT NULL columns by ALTER TABLE … REPLICA IDENTITY USING INDEX; or, where its rows can be told apart and no index says so, ALTER TABLE … REPLICA IDENTITY FULL and name the columns in source.keys"
     )]
     Missing,
     /// What named them when they were published names them no longer.
@@ -45,8 +63,10 @@ pub enum NoKey {
         "the key by which it is published, ({0}), names its rows no longer: make a primary key or a unique index over the same columns, NOT NULL and not deferrable, and start again; for another key start under a new prefix"
     )]
     Lost(String),
-    /// Under identity FULL the key is the primary key, and a part of it is not published.
-    #[error("its primary key column {0:?} is not published: add it to the publication's column list")]
+    /// Under identity FULL the key is the primary key or a named one, and a part of it is not published.
+    #[error(
+        "its key column {0:?} is not published: add it to the publication's column list; or, if source.keys names it and it was renamed, write its new name there"
+    )]
     Unpublished(String),
 }
 
@@ -67,6 +87,8 @@ pub struct Relation {
     pub single_partition: bool,
     /// How the canonical text of each column of the key is found, where it has one.
     routing: Vec<Canonical>,
+    /// How the key is sorted: by its index, or else by the bytes of its text.
+    pub sorting: Sorting,
     /// What its rows' events look like.
     pub template: Template,
     /// One number for all of it.
@@ -96,12 +118,15 @@ impl Relation {
         };
         let table = TableName::new(&described.schema, &described.table);
         let of_key = |(i, column): (usize, &event::Column)| column.key.then_some(i);
+        let names: Vec<String> = columns.iter().filter(|column| column.key).map(|column| column.name.clone()).collect();
+        let by_text = || Sorting(names.iter().map(|name| (name.clone(), Sorted::by_text())).collect());
         Ok(Relation {
             oid: described.oid,
             identity: described.identity,
             key: columns.iter().enumerate().filter_map(of_key).collect(),
             single_partition: columns.iter().any(|c| c.key && !details.canonical.contains_key(&c.name)),
             routing: columns.iter().filter(|c| c.key).filter_map(|c| details.canonical.get(&c.name)).copied().collect(),
+            sorting: details.sorting_of(&names).unwrap_or_else(by_text),
             template: Template::new(name, db, &table, columns.iter().map(template_column).collect()),
             fingerprint: fingerprint(described),
             name: table,
@@ -127,6 +152,12 @@ impl Relation {
     /// Whether the key's columns are all known in `cells`.
     pub fn knows_key(&self, cells: &[Cell<'_>]) -> bool {
         self.key.iter().all(|i| matches!(cells.get(*i), Some(Cell::Text(_))))
+    }
+
+    /// The name of a column of the key that is NULL in `cells`: only a key that the configuration names can be.
+    pub fn null_in_key(&self, cells: &[Cell<'_>]) -> Option<&str> {
+        let null = self.key.iter().find(|i| matches!(cells.get(**i), Some(Cell::Null)))?;
+        Some(&self.columns[*null].name)
     }
 
     /// Whether two rows differ in their key.

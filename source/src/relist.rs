@@ -91,6 +91,7 @@ pub async fn look(
     let is_unknown = |name: &&TableName| !state.tables().any(|(_, table)| table.name == **name);
     faults.extend(survey.missing.iter().filter(is_unknown).map(setup::is_missing));
     faults.extend(start::moved_routes(config, prefix, state, survey));
+    faults.extend(start::changed_keys(state, survey));
     faults.extend(lost(client, config, state, survey, &judged).await?);
     let next = next_list(config, prefix, state, survey, &judged).unwrap_or_else(|more| {
         faults.extend(more);

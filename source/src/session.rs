@@ -26,6 +26,7 @@ use crate::columns::ByOid;
 use crate::config::Config;
 use crate::feed::{BEAT, Feed, Label, NextList, Outcome};
 use crate::keeper::{Seen, Unusable};
+use crate::keys::Named;
 use crate::lists::ListId;
 use crate::setup::{self, Survey};
 use crate::snapshot::{Order, Task, Work};
@@ -180,6 +181,7 @@ pub async fn run(
     survey.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     look.tell();
     let rules = start::rules(config, &survey, &state)?;
+    let named = start::named_keys(&survey, &state);
     let admin = Admin::connect(kafka)?;
     let topics::Checked { limits, state_topic_id } = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
@@ -188,15 +190,15 @@ pub async fn run(
     let client = Arc::new(client);
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
     let mut helpers = Helpers::start(config, &inputs, &shared, &session).await?;
-    let orders = helpers.readers(config, (&survey, &state, &rules), &inputs, &session);
-    helpers.watch(config, &state, &leaving, &inputs, &session).await?;
+    let orders = helpers.readers(config, (&survey, &state, &rules, &named), &inputs, &session);
+    helpers.watch(config, &state, &named, &leaving, &inputs, &session).await?;
     let look_at_topics = topics::watch(admin, topic::of_state(prefix), state_topic_id, state.clone());
     helpers.add("the look at topics", look_at_topics, &inputs, &session);
     if let Some(change) = look.change {
         helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;
     }
     let runtime = tokio::runtime::Handle::current();
-    let catalog = Blocking { runtime, client, stop: session.clone() };
+    let catalog = Blocking { runtime, client, named: named.clone(), stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
     let label = Label { rules, ..start::label(config, prefix) };
     let mut feed = Feed::new(label, state, confirmed, config.touch_bytes_max, Box::new(catalog));
@@ -281,7 +283,7 @@ impl Helpers {
     fn readers(
         &mut self,
         config: &Config,
-        (survey, state, rules): (&Survey, &State, &ByOid),
+        (survey, state, rules, named): (&Survey, &State, &ByOid, &Named),
         inputs: &Sender<Input>,
         session: &CancellationToken,
     ) -> UnboundedSender<Order> {
@@ -294,6 +296,7 @@ impl Helpers {
             chunk_bytes_max: config.chunk_bytes_max,
             chunk_rows_max: config.chunk_rows_max,
             rules: rules.clone(),
+            named: named.clone(),
         };
         let (orders, received) = unbounded_channel();
         for task in tasks(state) {
@@ -310,6 +313,7 @@ impl Helpers {
         &mut self,
         config: &Config,
         state: &State,
+        named: &Named,
         leaving: &[u32],
         inputs: &Sender<Input>,
         session: &CancellationToken,
@@ -318,6 +322,7 @@ impl Helpers {
             publication: state.stream.publications.join(", "),
             slot: config.slot.clone(),
             every: config.watch_every,
+            named: named.clone(),
         };
         let tables = state.tables().filter(|(oid, _)| !leaving.contains(oid));
         let tables = tables.map(|(oid, table)| (oid, table.imprint.clone())).collect();

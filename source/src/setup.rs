@@ -11,6 +11,7 @@ use schemas::{TableName, topic};
 use crate::columns::{self, Cut, Ruled};
 use crate::config::{Config, Topics};
 use crate::keeper::{self, Unusable};
+use crate::keys::{self, Named};
 use crate::listing::Listed;
 use crate::relation::{Details, NoKey, Relation};
 use crate::{catalog, listing, pgoutput};
@@ -26,6 +27,8 @@ pub struct Found {
     pub rows_estimated: u64,
     /// Its rule in `source.columns`, if it has one.
     pub ruled: Option<Ruled>,
+    /// Its key in `source.keys`, if it goes by that.
+    pub named: Option<Vec<String>>,
 }
 
 /// What the server has of what is needed.
@@ -199,7 +202,15 @@ async fn look_at(
             quote::identifier(&config.postgres.user)
         ));
     }
-    let (described, details) = published_form(client, config, survey.version, oid, published).await?;
+    let (described, mut details) = published_form(client, config, survey.version, oid, published).await?;
+    let named = match named_key(client, config, table, &described, &details).await? {
+        Ok(named) => named,
+        Err(fault) => {
+            survey.faults.push(format!("cannot publish {table}: {fault}"));
+            return Ok(());
+        }
+    };
+    named.iter().for_each(|named| details.go_by(named));
     let hidden = details.primary_key.iter().find(|key| !described.columns.iter().any(|column| column.name == **key));
     if let Some(hidden) = hidden {
         let no_key = NoKey::Unpublished(hidden.clone());
@@ -217,11 +228,27 @@ async fn look_at(
     match Relation::new(left, &details, &config.name, &config.postgres.database) {
         Ok(relation) => {
             let rows_estimated = row.get::<_, i64>(3).unsigned_abs();
-            survey.tables.push(Found { oid, relation, rows_estimated, ruled });
+            survey.tables.push(Found { oid, relation, rows_estimated, ruled, named });
         }
         Err(no_key) => survey.faults.push(format!("cannot publish {table}: {no_key}, or {}", listed.way_out())),
     }
     Ok(())
+}
+
+/// The key that is named for the table, if it is to be gone by; or why it does not fit.
+async fn named_key(
+    client: &Client,
+    config: &Config,
+    table: &TableName,
+    described: &pgoutput::Relation,
+    details: &Details,
+) -> Result<Result<Option<Vec<String>>, keys::Fault>, Error> {
+    let Some(named) = config.keys.get(table) else { return Ok(Ok(None)) };
+    let columns = catalog::columns(client, described.oid).await?;
+    let deferrable = catalog::deferrable_keys(client, described.oid).await?;
+    let own = &details.primary_key;
+    let facts = keys::Facts { identity: described.identity, columns: &columns, own, deferrable: &deferrable };
+    Ok(keys::check(named, &facts).map(|is_needed| is_needed.then(|| named.clone())))
 }
 
 /// The table's rule and what it leaves, if it has one; or why it does not fit.
@@ -250,7 +277,7 @@ async fn published_form(
     if described.columns.is_empty() || !published {
         described = catalog::describe(client, 140_000, oid, "-").await?;
     }
-    let details = catalog::details(client, &described).await?;
+    let details = catalog::details(client, &described, &Named::default()).await?;
     Ok((described, details))
 }
 

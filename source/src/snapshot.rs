@@ -16,16 +16,20 @@ mod reader;
 use schemas::TableName;
 
 use crate::columns::ByOid;
+use crate::keys::Named;
 
 pub use listed::check;
 pub use order::{Order, Task, Work, of_load};
-pub use paging::Paging;
 pub use pool::Pool;
 
 /// A table, by its OID and the name that it had when it was asked for.
 struct Target {
     oid: u32,
     name: TableName,
+    /// What the ranges of its load are ranges of, as far as that is known.
+    ranges_of: Option<String>,
+    /// Whether some of it need not be read from the start.
+    is_bounded: bool,
 }
 
 /// How large chunks are, and what they are read through.
@@ -45,4 +49,6 @@ pub struct Settings {
     pub chunk_rows_max: usize,
     /// What is read of the columns of some tables.
     pub rules: ByOid,
+    /// The keys that are named for tables.
+    pub named: Named,
 }

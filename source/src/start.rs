@@ -22,6 +22,7 @@ use crate::columns::{ByOid, Ruled};
 use crate::config::{Config, Snapshot};
 use crate::feed::{Feed, Label};
 use crate::keeper::Unusable;
+use crate::keys::{self, Named};
 use crate::session::Transaction;
 use crate::setup::{self, Found, Survey};
 use crate::state::State;
@@ -174,6 +175,7 @@ async fn plan(
         ));
     }
     faults.extend(unused_rules(config, survey, |_| false));
+    faults.extend(unused_keys(config, survey, |_| false));
     let names = setup::topics_of(prefix, &config.topics, &survey.tables).unwrap_or_else(|more| {
         faults.extend(more);
         BTreeMap::new()
@@ -248,7 +250,8 @@ async fn commit_first(
     stop: &CancellationToken,
 ) -> Result<State, Error> {
     let runtime = tokio::runtime::Handle::current();
-    let catalog = catalog::Blocking { runtime, client: Arc::new(client), stop: stop.clone() };
+    let client = Arc::new(client);
+    let catalog = catalog::Blocking { runtime, client, named: Named::default(), stop: stop.clone() };
     let confirmed = state.stream.flushed;
     let mut feed = Feed::new(label(config, prefix), state, confirmed, config.touch_bytes_max, Box::new(catalog));
     let token = stop.clone();
@@ -396,7 +399,9 @@ pub fn moved_routes(config: &Config, prefix: &str, state: &State, survey: &Surve
 
 /// The rules of columns by the tables' OIDs: of those that are to be published, and of those that still are.
 pub fn rules(config: &Config, survey: &Survey, state: &State) -> Result<ByOid, Error> {
-    let mut faults = unused_rules(config, survey, |table| state.tables().any(|(_, known)| known.name == *table));
+    let is_published = |table: &TableName| state.tables().any(|(_, known)| known.name == *table);
+    let mut faults = unused_rules(config, survey, is_published);
+    faults.extend(unused_keys(config, survey, is_published));
     let mut rules: BTreeMap<u32, Ruled> = BTreeMap::new();
     for (oid, table) in state.tables().filter(|(oid, _)| survey.tables.iter().all(|found| found.oid != *oid)) {
         let name = &table.name;
@@ -424,6 +429,42 @@ fn unused_rules(config: &Config, survey: &Survey, is_published: impl Fn(&TableNa
     unused
         .map(|table| format!("source.columns.\"{table}\" is about a table that source.tables does not publish: correct the name, or take the rule out"))
         .collect()
+}
+
+/// A key for a table that nobody publishes is a mistake in the name, or left over.
+fn unused_keys(config: &Config, survey: &Survey, is_published: impl Fn(&TableName) -> bool) -> Vec<String> {
+    let is_listed = |table: &TableName| survey.listed.iter().any(|listed| listed.name == *table);
+    let unused = config.keys.keys().filter(|table| !is_listed(table) && !is_published(table));
+    unused
+        .map(|table| format!("source.keys names a key for {table}, which source.tables does not publish: correct the name, or take the key out"))
+        .collect()
+}
+
+/// The keys that are named, by the tables' OIDs. A table that is on its way out keeps the key that it was published by.
+pub fn named_keys(survey: &Survey, state: &State) -> Named {
+    let found = survey.tables.iter().filter_map(|found| Some((found.oid, found.named.clone()?)));
+    let is_found = |oid: u32| survey.tables.iter().any(|found| found.oid == oid);
+    let leaving = state.tables().filter(|(oid, table)| !is_found(*oid) && table.identity == 'f');
+    leaving.map(|(oid, table)| (oid, table.key.clone())).chain(found).collect()
+}
+
+/// A key that is named goes on as it was published: of another one nobody could tell since where in the stream it holds. A
+/// column that is gone was renamed, or the watch will tell.
+pub fn changed_keys(state: &State, survey: &Survey) -> Vec<String> {
+    let changed = survey.tables.iter().filter(|found| found.named.is_some()).filter_map(|found| {
+        let (table, now) = (state.table(found.oid)?, found.relation.key_names());
+        let is_there = |name: &String| found.relation.columns.iter().any(|column| column.name == *name);
+        let is_another = !keys::is_same(&table.key, &now) && table.key.iter().all(is_there);
+        is_another.then(|| {
+            format!(
+                "{} is published by ({}), and source.keys names ({}) now: name the key that it was published by, or start under a new prefix",
+                table.name,
+                table.key.join(", "),
+                now.join(", ")
+            )
+        })
+    });
+    changed.collect()
 }
 
 /// Milliseconds since 1970.

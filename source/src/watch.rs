@@ -54,9 +54,12 @@ pub struct Table {
     pub is_published: bool,
     /// Its replica identity in PostgreSQL's letter.
     pub identity: char,
-    /// Whether an index names its rows: the identity's, or the primary key's under FULL.
+    /// Whether something names its rows: the identity's index, or under FULL the primary key or a named one.
     pub has_key: bool,
-    /// The columns of every index that could name rows: unique at once, over columns that are NOT NULL. By number, sorted.
+    /// Whether its key is one that the configuration names.
+    pub is_named: bool,
+    /// The columns of everything that could name rows: a named key, and each index that is unique at once, over columns that
+    /// are NOT NULL. By number, sorted.
     pub keys: Vec<Vec<i16>>,
     /// What is to be remembered of it, but for files.
     pub imprint: Imprint,
@@ -101,6 +104,19 @@ impl Table {
     pub fn imprint(&self) -> Imprint {
         let known = self.files.iter().filter(|file| file.brought != Brought::Unasked);
         Imprint { files: known.map(|file| file.file).collect(), ..self.imprint.clone() }
+    }
+
+    /// Takes in the key that is named for it, as long as it has these columns.
+    pub fn go_by(&mut self, named: &[String]) {
+        let number = |name: &String| self.column(name).map(|column| column.0);
+        let Some(mut key) = named.iter().map(number).collect::<Option<Vec<i16>>>() else { return };
+        key.sort_unstable();
+        self.keys.insert(0, key.clone());
+        if self.identity == 'f' {
+            self.imprint.key = key;
+            self.has_key = true;
+        }
+        self.is_named = true;
     }
 
     /// The published column of this name.
@@ -153,6 +169,9 @@ pub fn warnings(seen: &Seen, names: &BTreeMap<u32, TableName>) -> BTreeSet<Strin
         Some(table) if table.identity == 'n' => Some(format!(
             "{name} has REPLICA IDENTITY NOTHING, so PostgreSQL refuses its updates and deletes: ALTER TABLE … REPLICA IDENTITY DEFAULT"
         )),
+        Some(table) if !table.has_key && table.is_named && table.identity != 'f' => Some(format!(
+            "{name} has REPLICA IDENTITY FULL no longer, so PostgreSQL refuses its updates and deletes: ALTER TABLE … REPLICA IDENTITY FULL"
+        )),
         Some(table) if !table.has_key => {
             Some(format!("{name} has lost its key: its next row stops the source, unless the same key is back by then"))
         }
@@ -187,6 +206,7 @@ pub(crate) mod tests {
             is_published: true,
             identity: 'd',
             has_key: true,
+            is_named: false,
             keys: vec![vec![1]],
             imprint,
             given: BTreeSet::new(),
@@ -239,5 +259,17 @@ pub(crate) mod tests {
         check(&seen(Table { name: TableName::new("public", "people"), ..users() }), "is called public.people now");
         check(&seen(Table { identity: 'n', has_key: false, ..users() }), "NOTHING");
         check(&seen(Table { has_key: false, ..users() }), "has lost its key");
+        check(&seen(Table { has_key: false, is_named: true, ..users() }), "REPLICA IDENTITY FULL no longer");
+    }
+
+    #[test]
+    fn a_named_key_counts_as_long_as_its_columns_are_there() {
+        let keyless = || Table { identity: 'f', has_key: false, keys: vec![], ..users() };
+        let mut table = keyless();
+        table.go_by(&["name".into(), "id".into()]);
+        assert_eq!((table.has_key, &table.keys[..], &table.imprint.key[..]), (true, &[vec![1, 2]][..], &[1, 2][..]));
+        let mut renamed = keyless();
+        renamed.go_by(&["nick".into()]);
+        assert_eq!(renamed, keyless());
     }
 }

@@ -106,8 +106,19 @@ pub struct Chunk {
     pub rows: Rows,
     /// Which part of the table this is.
     pub part: Part,
+    /// What a range of it is a range of; none where nobody asked.
+    pub ranges_of: Option<RangesOf>,
     /// The load that it was read for; none for rows that moved.
     pub load: Option<String>,
+}
+
+/// What a chunk's range is a range of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RangesOf {
+    /// What the table was told into ranges by when the chunk was read.
+    pub found: String,
+    /// By what the ranges of its load were known to go then.
+    pub known: Option<String>,
 }
 
 /// A part of a table.

@@ -77,7 +77,7 @@ pub(super) async fn check(
         };
         let (is_full, is_partitioned, generated): (bool, bool, Vec<String>) = (row.get(0), row.get(1), row.get(2));
         let table = quote::table(name);
-        if is_full {
+        if is_full && !config.keys.contains_key(name) {
             checks.warn(
                 format!("table {name}, identity"),
                 "REPLICA IDENTITY FULL: each update and delete carries the whole old row, in the WAL and in Kafka",
@@ -127,7 +127,7 @@ fn judge(checks: &mut Checks, beside: &[Relation]) {
         "tables without a key",
         keyless,
         "could not be published",
-        "give them a primary key, or a unique index over columns that are NOT NULL as REPLICA IDENTITY, before they are",
+        "give them a primary key, or a unique index over columns that are NOT NULL as REPLICA IDENTITY, or REPLICA IDENTITY FULL and a key in source.keys, before they are",
     );
     let sequences = names(&|relation| relation.kind == "S");
     tell(

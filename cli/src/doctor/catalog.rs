@@ -23,6 +23,8 @@ pub(super) struct Table {
     pub(super) privileges: Vec<String>,
     /// Columns that are not generated, in order.
     pub(super) columns: Vec<String>,
+    /// Columns that can be NULL.
+    pub(super) nullable: Vec<String>,
     /// Columns that need a value: not null, no default, not generated.
     pub(super) required: Vec<String>,
     /// The columns of the replica identity, or of the primary key where the identity has none of its own. Empty: none that
@@ -39,7 +41,9 @@ const QUERY: &str = "
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '' ORDER BY a.attnum),
            ARRAY(SELECT a.attname::text FROM pg_attribute a
                  WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
-                   AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' ORDER BY a.attnum)
+                   AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' ORDER BY a.attnum),
+           ARRAY(SELECT a.attname::text FROM pg_attribute a
+                 WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND NOT a.attnotnull ORDER BY a.attnum)
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = $1 AND c.relname = $2";
 
@@ -73,6 +77,7 @@ pub(super) async fn read(client: &Client, names: &[TableName]) -> Result<Tables,
             privileges: row.get(4),
             columns: row.get(5),
             required: row.get(6),
+            nullable: row.get(7),
             key,
             unique: indexes.iter().map(|index| index.get(2)).collect(),
             replica_identity,
@@ -94,11 +99,20 @@ impl Table {
 
     /// Whether a unique index stands on exactly these columns, in any order.
     pub(super) fn is_unique_on(&self, columns: &[String]) -> bool {
-        let sorted = |columns: &[String]| {
-            let mut columns = columns.to_vec();
-            columns.sort();
-            columns
-        };
-        self.unique.iter().any(|unique| sorted(unique) == sorted(columns))
+        self.unique.iter().any(|unique| is_same(unique, columns))
     }
+
+    /// Whether these columns are its key, in any order.
+    pub(super) fn is_own_key(&self, columns: &[String]) -> bool {
+        is_same(&self.key, columns)
+    }
+}
+
+fn is_same(one: &[String], other: &[String]) -> bool {
+    let sorted = |columns: &[String]| {
+        let mut columns = columns.to_vec();
+        columns.sort();
+        columns
+    };
+    sorted(one) == sorted(other)
 }

@@ -35,9 +35,9 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
         for fault in faults {
             checks.fault("source.tables", fault, "correct source.tables");
         }
-        let tables = catalog::read(&client, &names).await?;
+        let mut tables = catalog::read(&client, &names).await?;
         for name in &names {
-            table(&mut checks, config, name, tables.get(name));
+            table(&mut checks, config, name, tables.get_mut(name));
         }
         publication(&mut checks, &client, config, &tables).await?;
         carry::check(&mut checks, &client, config, &tables).await?;
@@ -55,6 +55,10 @@ pub(super) async fn check(config: &source::Config, state: Option<&source::State>
 
 /// The tables with the columns that are published: what is hidden need not be in the target.
 fn shown(checks: &mut Checks, config: &source::Config, mut tables: Tables) -> Tables {
+    for named in config.keys.keys().filter(|name| !tables.contains_key(name)) {
+        let found = "is the key of a table that source.tables does not publish";
+        checks.fault(format!("source.keys.\"{named}\""), found, "correct the name, or take the key out");
+    }
     for rule in config.columns.keys().filter(|name| !tables.contains_key(name)) {
         let found = "is about a table that source.tables does not publish";
         checks.fault(format!("source.columns.\"{rule}\""), found, "correct the name, or take the rule out");
@@ -146,7 +150,7 @@ async fn role(checks: &mut Checks, client: &Client, config: &source::Config) -> 
     Ok(())
 }
 
-fn table(checks: &mut Checks, config: &source::Config, name: &TableName, table: Option<&Table>) {
+fn table(checks: &mut Checks, config: &source::Config, name: &TableName, table: Option<&mut Table>) {
     let what = format!("table {name}");
     let user = quote::identifier(&config.postgres.user);
     let sql = quote::table(name);
@@ -162,6 +166,9 @@ fn table(checks: &mut Checks, config: &source::Config, name: &TableName, table: 
     if !table.may("SELECT") {
         return checks.fault(what, "may not be read", format!("GRANT SELECT ON {sql} TO {user}"));
     }
+    if let Some(named) = config.keys.get(name) {
+        return named_key(checks, what, &sql, named, table);
+    }
     if table.key.is_empty() {
         let (found, remedy) = match table.replica_identity.as_str() {
             "n" => {
@@ -170,13 +177,46 @@ fn table(checks: &mut Checks, config: &source::Config, name: &TableName, table: 
             _ => (
                 "no primary key that is not deferrable",
                 format!(
-                    "ALTER TABLE {sql} ADD PRIMARY KEY (…), or name a unique index: ALTER TABLE {sql} REPLICA IDENTITY USING INDEX …"
+                    "ALTER TABLE {sql} ADD PRIMARY KEY (…), or name a unique index: ALTER TABLE {sql} REPLICA IDENTITY USING INDEX …; or, if its rows can be told apart and no index says so, ALTER TABLE {sql} REPLICA IDENTITY FULL and name the columns in source.keys"
                 ),
             ),
         };
         return checks.fault(what, found, remedy);
     }
     checks.good(what, format!("key {}", table.key.join(", ")));
+}
+
+/// A key that the configuration names takes the place of one that the catalog lacks. What the server does not enforce of it
+/// is told.
+fn named_key(checks: &mut Checks, what: String, sql: &str, named: &[String], table: &mut Table) {
+    let unknown: Vec<&str> = named.iter().filter(|name| !table.columns.contains(name)).map(String::as_str).collect();
+    if !unknown.is_empty() {
+        let found = format!("source.keys names {}, which it does not have", unknown.join(", "));
+        return checks.fault(what, found, "correct the name");
+    }
+    let key = named.join(", ");
+    if table.is_own_key(named) {
+        return checks.good(what, format!("key {key}, by its own index: source.keys need not name it"));
+    }
+    if table.replica_identity != "f" {
+        let remedy = format!("ALTER TABLE {sql} REPLICA IDENTITY FULL, or take it out of source.keys");
+        return checks.fault(what, format!("key {key} by source.keys, without REPLICA IDENTITY FULL"), remedy);
+    }
+    table.key = named.to_vec();
+    let quoted = named.iter().map(|name| quote::identifier(name)).collect::<Vec<_>>();
+    let nullable: Vec<&String> = named.iter().filter(|name| table.nullable.contains(name)).collect();
+    if !nullable.is_empty() {
+        let set = nullable.iter().map(|name| format!("ALTER {} SET NOT NULL", quote::identifier(name)));
+        let remedy = format!("ALTER TABLE {sql} {}", set.collect::<Vec<_>>().join(", "));
+        checks.warn(what, format!("key {key} by source.keys, and a NULL in it would stop the source"), remedy);
+    } else if !table.is_unique_on(named) {
+        let remedy =
+            format!("CREATE UNIQUE INDEX CONCURRENTLY ON {sql} ({}), if the table can bear it", quoted.join(", "));
+        checks.warn(what, format!("key {key} by source.keys, and nothing but your word keeps it unique"), remedy);
+    } else {
+        let remedy = format!("ALTER TABLE {sql} REPLICA IDENTITY USING INDEX …, and take it out of source.keys");
+        checks.warn(what, format!("key {key} by source.keys, and a unique index stands on it"), remedy);
+    }
 }
 
 async fn publication(

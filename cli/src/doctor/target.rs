@@ -137,11 +137,8 @@ fn table(
     }
     if !source.key.is_empty() && !table.is_unique_on(&source.key) {
         let key = source.key.iter().map(|column| quote::identifier(column)).collect::<Vec<_>>().join(", ");
-        return checks.fault(
-            what,
-            "no unique index on the key of the source",
-            format!("ALTER TABLE {sql} ADD PRIMARY KEY ({key})"),
-        );
+        let remedy = format!("ALTER TABLE {sql} ADD PRIMARY KEY ({key}), or CREATE UNIQUE INDEX ON {sql} ({key})");
+        return checks.fault(what, format!("no unique index on ({key}), which the source publishes it by"), remedy);
     }
     checks.good(what, "columns and key as in the source");
 }

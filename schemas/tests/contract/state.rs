@@ -22,6 +22,13 @@ pub fn examples() -> Vec<Example> {
         Range { after: end(after), upto: end(upto) }
     };
     let done = vec![chunk(None, Some("20000")), chunk(Some("40000"), Some("60000"))];
+    let places = LoadTable {
+        done: vec![chunk(None, Some("(17,3)"))],
+        ranges_of: Some("file 16450".to_owned()),
+        rows: 20_000,
+        rows_estimated: 61_000,
+        keys: Vec::new(),
+    };
     let load = Load { mode: LoadMode::First, tables: vec![users.oid, orders.oid], kind: None, paused: false };
     let listed = Load { mode: LoadMode::Merge, tables: vec![users.oid], kind: Some(LoadKind::Keys), paused: true };
     let left = LoadTable { rows: 1, keys: vec![r#"{"id":43}"#.to_owned()], ..LoadTable::default() };
@@ -45,7 +52,7 @@ pub fn examples() -> Vec<Example> {
                 record(Key::Load(LOAD.to_owned()), Some(&load)),
                 record(
                     Key::LoadTable(LOAD.to_owned(), users.oid),
-                    Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000, keys: Vec::new() }),
+                    Some(&LoadTable { done, rows: 40_000, rows_estimated: 61_000, ..LoadTable::default() }),
                 ),
                 record(Key::Stream, Some(&stream())),
             ],
@@ -105,6 +112,11 @@ pub fn examples() -> Vec<Example> {
                 record(Key::Load(LOAD.to_owned()), Some(&listed)),
                 record(Key::LoadTable(LOAD.to_owned(), users.oid), Some(&left)),
             ],
+        ),
+        Example::of_records(
+            "state_load_places",
+            "no index sorts by the table's key, so it is loaded by place in its file",
+            [record(Key::LoadTable(LOAD.to_owned(), users.oid), Some(&places))],
         ),
         Example::of_records(
             "state_load_done",

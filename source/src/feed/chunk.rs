@@ -2,16 +2,16 @@
 
 use schemas::event::{Control, LoadMode};
 use schemas::state::{Load, LoadKind, LoadTable, Range};
-use schemas::write::{Before, Change, Origin, Transaction as Of};
+use schemas::write::{Before, Cell, Change, Origin, Transaction as Of};
 use schemas::{CONTRACT, Lsn, Operation, Position};
 
 use super::answer::Answers;
 use super::row::At;
 use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
-use crate::range;
+use crate::range::{self, Fit};
 use crate::relation::Relation;
-use crate::window::{Chunk, ChunkId, Part, Settled};
+use crate::window::{Chunk, ChunkId, Part, RangesOf, Settled};
 
 impl Feed {
     /// Begins the first load of `tables`, given with the rows that each is thought to hold: in front of everything else, at
@@ -105,6 +105,10 @@ impl Feed {
         let outcome = match self.windows.settle(id, known, is_exact, key_of) {
             None => return Ok(()),
             Some(Settled::Again(why)) => Outcome::Again(why),
+            Some(Settled::Publish(chunk, _)) if self.is_stale(&chunk, oid) => {
+                let ranges_of = self.load_of(&chunk, oid).and_then(|(_, done)| done.ranges_of.clone());
+                Outcome::Elsewhere { ranges_of }
+            }
             Some(Settled::Publish(chunk, keep)) => {
                 Outcome::Done { rows: self.publish_chunk(&chunk, &keep, relation, place, transaction, outbox)? }
             }
@@ -129,8 +133,8 @@ impl Feed {
         }
         let oid = relation.oid;
         let load = match &chunk.part {
-            Part::Range(range) => match chunk.load.as_deref().filter(|id| self.state.load_table(id, oid).is_some()) {
-                Some(id) => Some((id.to_owned(), range)),
+            Part::Range(_) => match self.load_of(chunk, oid) {
+                Some((id, _)) => Some(id.to_owned()),
                 None => return Ok(0),
             },
             Part::Keys(_) | Part::List { .. } => None,
@@ -146,20 +150,41 @@ impl Feed {
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {
             position.n += 1;
-            self.publish_row(At { known: &known, transaction, position, answer: None }, chunk, row, outbox)?;
+            let at = At { known: &known, transaction, position, answer: None };
+            let cells = chunk.rows.row(row);
+            if self.pending.is_leaving(oid) && known.relation.null_in_key(&cells).is_some() {
+                self.pass_over(&known.relation);
+            } else {
+                at.complete(&cells)?;
+                self.publish_row(at, &cells, outbox)?;
+            }
         }
         let rows = u64::from(position.n - place.n);
         position.n += 1;
         match (load, &chunk.part) {
-            (Some((load, range)), _) => {
-                self.settle_range((&load, oid, range), rows, position, transaction, outbox)?;
+            (Some(load), Part::Range(range)) => {
+                let done = (range, chunk.ranges_of.as_ref(), rows);
+                self.settle_range((&load, oid), done, position, transaction, outbox)?;
             }
             // The chunk is what these rows are, whatever was seen of them before.
-            (None, Part::Keys(keys)) => self.forget_moved(oid, keys),
-            (None, Part::Range(_) | Part::List { .. }) => {}
+            (_, Part::Keys(keys)) => self.forget_moved(oid, keys),
+            (None, Part::Range(_)) | (_, Part::List { .. }) => {}
         }
         self.acted(position, transaction);
         Ok(rows)
+    }
+
+    /// The load that a chunk was read for, and what it has done of the table, if it is not over.
+    fn load_of<'c>(&self, chunk: &'c Chunk, oid: u32) -> Option<(&'c str, &LoadTable)> {
+        let load = chunk.load.as_deref()?;
+        Some((load, self.state.load_table(load, oid)?))
+    }
+
+    /// Whether a chunk's range means nothing any more, since another reader has found the table told into ranges otherwise.
+    fn is_stale(&self, chunk: &Chunk, oid: u32) -> bool {
+        let done = self.load_of(chunk, oid);
+        matches!(chunk.part, Part::Range(_))
+            && done.is_some_and(|(_, done)| range::fit(done, chunk.ranges_of.as_ref()) == Fit::Stale)
     }
 
     /// These rows were read again, at a marker: only what this session has read of them since is in doubt still.
@@ -171,27 +196,26 @@ impl Feed {
         }
     }
 
-    fn publish_row(&mut self, at: At<'_>, chunk: &Chunk, row: usize, outbox: &mut dyn Outbox) -> Result<(), Error> {
-        let cells = chunk.rows.row(row);
+    fn publish_row(&mut self, at: At<'_>, cells: &[Cell<'_>], outbox: &mut dyn Outbox) -> Result<(), Error> {
         let change = Change {
             operation: Operation::Read,
             position: at.position,
             transaction: at.transaction.of,
             origin: Origin::Load,
             before: Before::None,
-            after: Some(&cells),
+            after: Some(cells),
             moved: None,
             reselected: &[],
             now_ms: self.now_ms,
         };
-        self.publish(at, &change, &cells, outbox)
+        self.publish(at, &change, cells, outbox)
     }
 
     /// Records the chunk's range as done; with the last one the load of the table ends, at `end`.
     fn settle_range(
         &mut self,
-        (load, oid, range): (&str, u32, &Range),
-        rows: u64,
+        (load, oid): (&str, u32),
+        (range, of, rows): (&Range, Option<&RangesOf>, u64),
         end: Position,
         transaction: &Transaction,
         outbox: &mut dyn Outbox,
@@ -199,7 +223,7 @@ impl Feed {
         // Over meanwhile, as when the schema event in front of the chunk began another one.
         let Some(mut table) = self.state.load_table(load, oid).cloned() else { return Ok(()) };
         table.rows += rows;
-        range::add(&mut table.done, range.clone());
+        range::settle(&mut table, range.clone(), of);
         if range::next(&table.done).is_some() {
             self.state.set_load_table(load, oid, Some(table));
             return Ok(());

@@ -7,7 +7,7 @@
 //! The decision goes into one Kafka transaction with the schema event, the imprint that it was made by, and the beginning of
 //! the load: whoever starts again finds all of it or none, and decides anew.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use schemas::event::{Column, Control, LoadMode};
 use schemas::fingerprint::Fingerprint;
@@ -44,6 +44,15 @@ pub(super) struct Pending {
     pub(super) remarks: Vec<String>,
     /// Tables that are on their way out, and may have left the publication already.
     leaving: Vec<u32>,
+    /// Those of them of which a row was passed over: a person was told.
+    passed_over: BTreeSet<u32>,
+}
+
+impl Pending {
+    /// Whether the table is on its way out.
+    pub(super) fn is_leaving(&self, oid: u32) -> bool {
+        self.leaving.contains(&oid)
+    }
 }
 
 /// What follows from rows that changed without being sent.
@@ -62,6 +71,17 @@ impl Feed {
     /// These tables are published for the last time: nobody minds what the publication has of them.
     pub fn lets_go(&mut self, tables: Vec<u32>) {
         self.pending.leaving = tables;
+    }
+
+    /// A row that has no key, of a table that is published for the last time: should the table come back, it is loaded in
+    /// place of what stands in the topic.
+    pub(super) fn pass_over(&mut self, relation: &Relation) {
+        if self.pending.passed_over.insert(relation.oid) {
+            let name = &relation.name;
+            self.pending
+                .remarks
+                .push(format!("rows of {name} with NULL in the key are passed over: it is on its way out"));
+        }
     }
 
     /// The watch has looked. The tables that have to be given a place in the stream, by a message of [`notice`].

@@ -36,12 +36,16 @@ pub(super) struct At<'a> {
 
 impl At<'_> {
     /// Without its whole key a row cannot be placed.
-    fn complete(&self, cells: &[Cell<'_>]) -> Result<(), Error> {
+    pub(super) fn complete(&self, cells: &[Cell<'_>]) -> Result<(), Error> {
         let relation = &self.known.relation;
         if relation.knows_key(cells) {
             return Ok(());
         }
-        Err(Error::IncompleteRow { table: relation.name.clone(), at: self.position.change })
+        let (table, at) = (relation.name.clone(), self.position.change);
+        match relation.null_in_key(cells) {
+            Some(column) => Err(Error::NullKey { table, column: column.to_owned(), at }),
+            None => Err(Error::IncompleteRow { table, at }),
+        }
     }
 }
 
@@ -94,6 +98,18 @@ impl<'a> Row<'a> {
         }
     }
 
+    /// Whether it cannot be named before or after the change.
+    fn has_null_key(&self, relation: &Relation) -> bool {
+        let (old, new) = match self {
+            Row::Insert(new) => (None, Some(new)),
+            Row::Update(Old::Row(old), new) => (Some(old), Some(new)),
+            // A tuple that is a key alone has none of the others' values.
+            Row::Update(Old::Key(_) | Old::None, new) => (None, Some(new)),
+            Row::Delete(old) => (old.cells(), None),
+        };
+        old.into_iter().chain(new).any(|cells| relation.null_in_key(cells).is_some())
+    }
+
     /// The old row, where an update changed the key. The old key alone proves nothing: only different text is another key.
     fn moved_from(&self, relation: &Relation) -> Option<&[Cell<'a>]> {
         match self {
@@ -143,6 +159,10 @@ impl Feed {
         };
         let at = At { known: &known, transaction: &transaction, position, answer: None };
         row.complete(relation);
+        if self.pending.is_leaving(oid) && row.has_null_key(relation) {
+            self.pass_over(relation);
+            return Ok(Taken::Whole);
+        }
         // Before anything of this message is done, since it may have to come again.
         let selected = match row.arriving(relation) {
             Some(new) => self.select(at, new)?,

@@ -547,6 +547,7 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
         relation: users('d'),
         rows: all,
         part: Part::Range(range),
+        ranges_of: None,
         load: Some("l".into()),
         fingerprint: crate::relation::fingerprint(&users('d')),
     }

@@ -19,6 +19,7 @@ use tokio::time::MissedTickBehavior;
 use super::Input;
 use crate::catalog::Messages;
 use crate::feed::notice;
+use crate::keys::Named;
 use crate::watch::look::{Question, look};
 use crate::watch::{self, Seen};
 use crate::{Error, start};
@@ -31,6 +32,8 @@ pub struct Settings {
     pub slot: String,
     /// How often it looks.
     pub every: Duration,
+    /// The keys that are named for tables.
+    pub named: Named,
 }
 
 /// Looks again and again.
@@ -69,6 +72,7 @@ impl Watcher {
                 publication: &self.settings.publication,
                 tables: &self.tables,
                 names: &self.names,
+                named: &self.settings.named,
                 asks_partitions: true,
             };
             let seen = look(&self.client, &question).await?;

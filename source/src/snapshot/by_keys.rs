@@ -9,15 +9,15 @@ use schemas::Columns;
 
 use crate::relation::Relation;
 
-/// The rows with these record keys. Literals take the type of the column that they are compared with.
+/// The rows with these record keys.
 pub fn select(relation: &Relation, only: &str, keys: &[String], filter: Option<&str>) -> String {
     let row = |key: &String| {
         let columns = Columns::decode(key.as_bytes()).unwrap_or_default();
         let is = |(name, value): &(Cow<'_, str>, Option<Cow<'_, str>>)| {
             // A column that is gone names no row any more: the key has changed, and with it every row.
-            let known = relation.columns.iter().any(|column| column.name == *name);
-            match value {
-                Some(text) if known => format!("{} = {}", quote::identifier(name), quote::literal(text)),
+            let sorted = relation.sorting.0.iter().find(|(known, _)| known == name);
+            match (value, sorted) {
+                (Some(text), Some((name, sorted))) => sorted.equals(name, text),
                 _ => "false".to_owned(),
             }
         };

@@ -4,8 +4,6 @@
 //! cut and round what is asked for into other keys. Which keys are equal is the server's to say: it groups by the types'
 //! own equality, whatever stands in the search path.
 
-use std::collections::HashMap;
-
 use postgres::quote;
 use schemas::Columns;
 
@@ -30,15 +28,8 @@ pub fn check(table: &str, columns: &[String], keys: &[&[String]]) -> String {
 }
 
 /// One row for each key that differs from the others: the numbers of those that are it, whether the table has its row, and
-/// the relation's columns; where there is no row, the key's alone. What is no key of the relation is left out. `equals` names
-/// the operators of key columns whose type is an extension's.
-pub fn select(
-    relation: &Relation,
-    only: &str,
-    keys: &[String],
-    filter: Option<&str>,
-    equals: &HashMap<String, String>,
-) -> String {
+/// the relation's columns; where there is no row, the key's alone. What is no key of the relation is left out.
+pub fn select(relation: &Relation, only: &str, keys: &[String], filter: Option<&str>) -> String {
     let table = format!("{only}{}", quote::table(&relation.name));
     let key = relation.key_names();
     let literals = keys.iter().enumerate().filter_map(|(number, text)| Some((number, literals(text, &key)?)));
@@ -48,7 +39,8 @@ pub fn select(
         place.map_or_else(|| format!("r.{name}"), |i| format!("coalesce(r.{name}, a.k{i})"))
     };
     let is_same = |(i, name): (usize, &String)| {
-        let equal = equals.get(name).map_or("=", String::as_str);
+        let sorted = relation.sorting.0.iter().find(|(known, _)| known == name);
+        let equal = sorted.map_or_else(|| "=".to_owned(), |(_, sorted)| sorted.equal());
         format!("r.{} {equal} a.k{i}", quote::identifier(name))
     };
     let columns = list(relation.columns.iter().map(column));
@@ -114,13 +106,15 @@ fn list(parts: impl Iterator<Item = String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relation::Details;
     use crate::relation::tests::{details, users};
+    use crate::sorted::tests::foreign;
 
     #[test]
     fn each_key_has_one_row() {
         let relation = Relation::new(&users('d'), &details(), "", "").expect("it has a key");
         let keys = [r#"{"id":1}"#, r#"{"id":"2'"}"#, r#"{"name":"other"}"#].map(str::to_owned);
-        let query = select(&relation, "ONLY ", &keys, Some("(id > 0)"), &HashMap::new());
+        let query = select(&relation, "ONLY ", &keys, Some("(id > 0)"));
         assert_eq!(
             query,
             concat!(
@@ -131,8 +125,9 @@ mod tests {
                 r#"(SELECT "id", "name", "bio" FROM ONLY "public"."users" WHERE (id > 0)) r ON r."id" = a.k0"#
             )
         );
-        let equals = [("id".to_owned(), "OPERATOR(public.=)".to_owned())].into();
-        assert!(select(&relation, "", &keys, None, &equals).ends_with(r#"r ON r."id" OPERATOR(public.=) a.k0"#));
+        let foreign = Details { sorted: vec![foreign(1)], ..details() };
+        let relation = Relation::new(&users('d'), &foreign, "", "").expect("it has a key");
+        assert!(select(&relation, "", &keys, None).ends_with(r#"r ON r."id" OPERATOR(public.=) a.k0"#));
     }
 
     #[test]

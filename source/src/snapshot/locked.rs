@@ -9,11 +9,11 @@ use postgres::tokio_postgres::Transaction;
 use schemas::TableName;
 use schemas::state::Range;
 
-use super::paging::Paging;
+use super::paging::{Facts, Paging, Place};
 use super::{Settings, Target, by_keys, listed};
 use crate::columns::Ruled;
 use crate::relation::{Relation, fingerprint};
-use crate::window::{Chunk, Part, Rows};
+use crate::window::{Chunk, Part, RangesOf, Rows};
 use crate::{Error, catalog, copy};
 
 /// How long a chunk waits for its table's lock before it lets others pass.
@@ -51,34 +51,45 @@ pub async fn read(
         Some(cut) => (cut.relation.clone(), cut.fingerprint),
     };
     let name = TableName::new(&relation.schema, &relation.table);
-    let details = catalog::details(transaction, &relation).await?;
+    let details = catalog::details(transaction, &relation, &settings.named).await?;
     let filter = catalog::row_filter(transaction, settings.version, &settings.publication, &name).await?;
     let described = Relation::new(&relation, &details, "", "");
     let described = described.map_err(|cause| Error::NoKey { table: name.clone(), cause })?;
-    let partitioned = transaction.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&table.oid]).await;
-    let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
-    let paging = Paging::new(&described, &details);
+    // Without a file of its own it is partitioned. Under the lock it keeps the one that it has.
+    let file = transaction.query_one("SELECT pg_relation_filenode($1::oid)", &[&table.oid]).await.map_err(failed)?;
+    let facts = Facts { file: file.get(0), known: table.ranges_of.as_deref(), is_bounded: table.is_bounded };
+    let only = if facts.file.is_none() { "" } else { "ONLY " };
+    let paging = Paging::new(&described, facts);
+    let is_range = matches!(part, Part::Range(_));
+    if let Some(settings) = paging.settings().filter(|_| is_range) {
+        transaction.batch_execute(settings).await.map_err(failed)?;
+    }
     let query = match part {
         Part::Range(range) => paging.select(&described, only, range, filter.as_deref(), rows_max),
         Part::Keys(keys) => by_keys::select(&described, only, keys, filter.as_deref()),
-        Part::List { keys, .. } => {
-            let equals = catalog::equal_operators(transaction, &described, &details).await?;
-            listed::select(&described, only, keys, filter.as_deref(), &equals)
-        }
+        Part::List { keys, .. } => listed::select(&described, only, keys, filter.as_deref()),
     };
     let columns = relation.columns.len();
     let mut rows = Rows::new(columns);
     let mut buffer = Vec::new();
-    let (mut full, mut found) = (false, Vec::new());
+    let (mut full, mut found, mut place) = (false, Vec::new(), None);
     let mut lines = pin!(transaction.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
     while let Some(line) = lines.try_next().await.map_err(failed)? {
         // What is over budget is read and forgotten: the next chunk begins with it.
         full = full || (rows.bytes() >= settings.chunk_bytes_max && !matches!(part, Part::Keys(_)));
         if !full {
+            let bad = || Error::Copy(name.clone());
             let line = match part {
                 Part::List { .. } => {
-                    let (row, rest) = listed::row(&line).ok_or_else(|| Error::Copy(name.clone()))?;
+                    let (row, rest) = listed::row(&line).ok_or_else(bad)?;
                     found.push(row);
+                    rest
+                }
+                Part::Range(_) if paging.has_places() => {
+                    // Where the last row lies speaks for all before it.
+                    let comes_next = |(next, _): &(Place, &[u8])| place.is_none_or(|last| last < *next);
+                    let (next, rest) = Place::split(&line).filter(comes_next).ok_or_else(bad)?;
+                    place = Some(next);
                     rest
                 }
                 Part::Range(_) | Part::Keys(_) => &line[..],
@@ -90,11 +101,12 @@ pub async fn read(
     let part = match part {
         Part::Range(range) => {
             let whole = !full && rows.len() < rows_max;
-            let upto = if whole { range.upto.clone() } else { paging.last_key(&rows) };
+            let upto = if whole { range.upto.clone() } else { paging.end(&rows, place) };
             Part::Range(Range { after: range.after.clone(), upto })
         }
         Part::Keys(_) => part.clone(),
         Part::List { keys, void, .. } => listed::covered(keys, void, found),
     };
-    Ok(Some(Chunk { snapshot, relation, fingerprint, rows, part, load: None }))
+    let ranges_of = is_range.then(|| RangesOf { found: paging.describe(), known: table.ranges_of.clone() });
+    Ok(Some(Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None }))
 }

@@ -1,50 +1,86 @@
-//! Ranges of a key as SQL: which rows one holds, and in which order they come.
+//! Ranges of a table as SQL: which rows one holds, and in which order they come. By key where the table's own index sorts
+//! it; by place in the file where a key is only named; by the key's text where neither can be.
 //!
-//! Pure. What order the server sorts in is its own: keys are texts here, and only it compares them.
+//! Pure. What order the server sorts in is its own: keys and places are texts here, and only it compares them.
 
 use postgres::quote;
 use schemas::state::Range;
 use schemas::write::Cell;
 
-use crate::relation::{Details, Relation};
+use crate::relation::Relation;
+use crate::sorted::Sorting;
 use crate::window::Rows;
 
-/// How a table is read in the order of its key: the index's own order, or each chunk would sort the whole table.
-pub struct Paging {
-    /// Where the key's columns stand in a row.
-    columns: Vec<usize>,
-    /// What is compared and sorted by.
-    expressions: Vec<String>,
-    /// What a literal is cast to.
-    types: Vec<String>,
+/// In front of the first row of a file.
+const FIRST: &str = "(0,0)";
+
+/// How a table is told into ranges.
+pub enum Paging {
+    /// In the order of its key.
+    Key {
+        /// That order.
+        sorting: Sorting,
+        /// Where the key's columns stand in a row, in that order.
+        columns: Vec<usize>,
+    },
+    /// In the order in which rows lie in their file.
+    Pages {
+        /// The file's number. A table that is rewritten gets another, and its rows other places.
+        file: u32,
+    },
+}
+
+/// What decides how a table is told into ranges.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The number of its file; none where it has no rows of its own.
+    pub file: Option<u32>,
+    /// What the ranges of its load are ranges of, as far as that is known.
+    pub known: Option<&'a str>,
+    /// Whether some of it need not be read from the start: then its ranges are ranges of the key.
+    pub is_bounded: bool,
 }
 
 impl Paging {
-    /// By the columns of the key, in their index's order.
-    pub fn new(relation: &Relation, details: &Details) -> Paging {
-        let place = |name: &String| relation.columns.iter().position(|column| column.name == *name);
-        let in_order: Option<Vec<usize>> = details.primary_key.iter().map(place).collect();
-        let is_key = |columns: &Vec<usize>| {
-            columns.len() == relation.key.len() && columns.iter().all(|i| relation.key.contains(i))
+    /// The best way that leads to the same ranges as before.
+    pub fn new(relation: &Relation, facts: Facts<'_>) -> Paging {
+        let by_key = || {
+            let place = |name: &String| relation.columns.iter().position(|column| column.name == *name);
+            let columns = relation.sorting.0.iter().filter_map(|(name, _)| place(name)).collect();
+            Paging::Key { sorting: relation.sorting.clone(), columns }
         };
-        let columns = in_order.filter(is_key).unwrap_or_else(|| relation.key.clone());
-        let mut paging = Paging { expressions: Vec::new(), types: Vec::new(), columns };
-        for i in &paging.columns {
-            let column = &relation.columns[*i];
-            let name = quote::identifier(&column.name);
-            // An extension's operators are out of sight here: comparison and sort go by text then, whatever that costs.
-            let (expression, cast) = if details.foreign.contains(&column.name) {
-                (format!("{name}::text COLLATE \"C\""), "text")
-            } else {
-                (name, column.type_name.as_str())
-            };
-            paging.expressions.push(expression);
-            paging.types.push(cast.to_owned());
+        let is_by_text = facts.known.is_some_and(|known| known == relation.sorting.describe());
+        match facts.file {
+            Some(file) if relation.sorting.is_of_text() && !is_by_text && !facts.is_bounded => Paging::Pages { file },
+            _ => by_key(),
         }
-        paging
     }
 
-    /// The rows of a range in key order, at most so many.
+    /// What its ranges are ranges of: with another answer than before they mean nothing any more.
+    pub fn describe(&self) -> String {
+        match self {
+            Paging::Key { sorting, .. } => sorting.describe(),
+            Paging::Pages { file } => format!("file {file}"),
+        }
+    }
+
+    /// What is to be set in the transaction so that rows come in order.
+    pub fn settings(&self) -> Option<&'static str> {
+        match self {
+            Paging::Key { .. } => None,
+            // A scan that joins one that is under way begins in the middle, and one of several processes comes in any order.
+            Paging::Pages { .. } => Some(
+                "SET LOCAL enable_seqscan = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0",
+            ),
+        }
+    }
+
+    /// Whether a row's place in the file stands in front of its columns.
+    pub fn has_places(&self) -> bool {
+        matches!(self, Paging::Pages { .. })
+    }
+
+    /// The rows of a range in its order, at most so many.
     pub fn select(
         &self,
         relation: &Relation,
@@ -53,45 +89,126 @@ impl Paging {
         filter: Option<&str>,
         rows_max: usize,
     ) -> String {
-        let key = self.expressions.join(", ");
-        let bound = |operator: &str, texts: &[String]| {
-            let literals =
-                texts.iter().zip(&self.types).map(|(text, cast)| format!("{}::{cast}", quote::literal(text)));
-            format!("({key}) {operator} ({})", literals.collect::<Vec<_>>().join(", "))
-        };
-        let mut conditions = Vec::new();
-        conditions.extend(range.after.as_deref().map(|texts| bound(">", texts)));
-        conditions.extend(range.upto.as_deref().map(|texts| bound("<=", texts)));
-        conditions.extend(filter.map(|filter| format!("({filter})")));
-        let condition =
-            if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
-        let columns = relation.columns.iter().map(|column| quote::identifier(&column.name)).collect::<Vec<_>>();
-        let (columns, table) = (columns.join(", "), quote::table(&relation.name));
-        format!("SELECT {columns} FROM {only}{table}{condition} ORDER BY {key} LIMIT {rows_max}")
+        let columns =
+            relation.columns.iter().map(|column| quote::identifier(&column.name)).collect::<Vec<_>>().join(", ");
+        let table = quote::table(&relation.name);
+        let filter = filter.map(|filter| format!("({filter})"));
+        match self {
+            Paging::Key { sorting, .. } => {
+                let after = range.after.as_deref().map(|texts| sorting.after(texts));
+                let upto = range.upto.as_deref().map(|texts| sorting.upto(texts));
+                let bounds: Vec<String> = after.into_iter().chain(upto).collect();
+                let conditions: Vec<String> = sorting.or_null(bounds).into_iter().chain(filter).collect();
+                let condition =
+                    if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+                format!("SELECT {columns} FROM {only}{table}{condition} ORDER BY {} LIMIT {rows_max}", sorting.by())
+            }
+            Paging::Pages { .. } => {
+                let place = |sign: &str, texts: &[String]| {
+                    format!("ctid {sign} {}::tid", quote::literal(texts.first().map_or(FIRST, String::as_str)))
+                };
+                let after = place(">", range.after.as_deref().unwrap_or_default());
+                let upto = range.upto.as_deref().map(|texts| place("<=", texts));
+                let conditions: Vec<String> = [after].into_iter().chain(upto).chain(filter).collect();
+                format!("SELECT ctid, {columns} FROM {only}{table} WHERE {} LIMIT {rows_max}", conditions.join(" AND "))
+            }
+        }
     }
 
-    /// The last key in front of this one.
-    pub fn in_front_of(&self, relation: &Relation, from: &str, key: &[String]) -> String {
-        let literals = key.iter().zip(&self.types).map(|(text, cast)| format!("{}::{cast}", quote::literal(text)));
-        let names = self.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));
-        let order = self.expressions.iter().map(|expression| format!("{expression} DESC"));
-        let list = |parts: Vec<String>| parts.join(", ");
-        format!(
-            "SELECT {} FROM {from} WHERE ({}) < ({}) ORDER BY {} LIMIT 1",
-            list(names.collect()),
-            self.expressions.join(", "),
-            list(literals.collect()),
-            list(order.collect()),
-        )
+    /// Where the range ends that was read. `place` is where the last row lies, if rows came with their places.
+    pub fn end(&self, rows: &Rows, place: Option<Place>) -> Option<Vec<String>> {
+        match self {
+            Paging::Pages { .. } => place.map(|place| vec![place.to_string()]),
+            Paging::Key { columns, .. } => {
+                let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;
+                let text = |i: &usize| match row[*i] {
+                    Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
+                    Cell::Null | Cell::Unchanged => String::new(),
+                };
+                Some(columns.iter().map(text).collect())
+            }
+        }
+    }
+}
+
+/// Where a row lies in its file: the page, and the number within it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place(u32, u16);
+
+impl Place {
+    /// Takes the place from the front of a line of COPY, and leaves the row.
+    pub fn split(line: &[u8]) -> Option<(Place, &[u8])> {
+        let tab = line.iter().position(|byte| *byte == b'\t')?;
+        let text = std::str::from_utf8(&line[..tab]).ok()?;
+        let (page, number) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
+        Some((Place(page.parse().ok()?, number.parse().ok()?), &line[tab + 1..]))
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "({},{})", self.0, self.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::relation::tests::{details, users};
+    use crate::sorted::tests::plain;
+
+    fn indexed() -> Relation {
+        let details = crate::relation::Details { sorted: vec![plain(1, "bigint")], ..details() };
+        Relation::new(&users('d'), &details, "", "").expect("it has a key")
     }
 
-    /// The key of the last row: where the range ends that was read.
-    pub fn last_key(&self, rows: &Rows) -> Option<Vec<String>> {
-        let row = rows.len().checked_sub(1).map(|last| rows.row(last))?;
-        let text = |i: &usize| match row[*i] {
-            Cell::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            Cell::Null | Cell::Unchanged => String::new(),
+    fn named() -> Relation {
+        let mut details = details();
+        details.go_by(&["name".to_owned(), "bio".to_owned()]);
+        Relation::new(&users('f'), &details, "", "").expect("one is named")
+    }
+
+    const FACTS: Facts<'_> = Facts { file: Some(7), known: None, is_bounded: false };
+
+    #[test]
+    fn a_key_without_an_index_is_read_by_place_unless_it_has_none_or_was_begun_by_key() {
+        let by = |relation: &Relation, facts| Paging::new(relation, facts).describe();
+        assert_eq!(by(&indexed(), FACTS), "key 1");
+        assert_eq!(by(&named(), FACTS), "file 7");
+        assert_eq!(by(&named(), Facts { known: Some("file 6"), ..FACTS }), "file 7");
+        let by_text = r#"text "name" "bio""#;
+        assert_eq!(by(&named(), Facts { file: None, ..FACTS }), by_text);
+        assert_eq!(by(&named(), Facts { is_bounded: true, ..FACTS }), by_text);
+        assert_eq!(by(&named(), Facts { known: Some(by_text), ..FACTS }), by_text);
+    }
+
+    #[test]
+    fn ranges_of_places_begin_with_the_file() {
+        let paging = Paging::new(&named(), FACTS);
+        let select = |after: Option<&str>, upto: Option<&str>| {
+            let end = |text: Option<&str>| text.map(|text| vec![text.to_owned()]);
+            paging.select(&named(), "ONLY ", &Range { after: end(after), upto: end(upto) }, Some("a > 1"), 9)
         };
-        Some(self.columns.iter().map(text).collect())
+        let from = r#"SELECT ctid, "id", "name", "bio" FROM ONLY "public"."users" WHERE"#;
+        assert_eq!(select(None, None), format!("{from} ctid > '(0,0)'::tid AND (a > 1) LIMIT 9"));
+        assert_eq!(
+            select(Some("(3,4)"), Some("(9,1)")),
+            format!("{from} ctid > '(3,4)'::tid AND ctid <= '(9,1)'::tid AND (a > 1) LIMIT 9")
+        );
+    }
+
+    #[test]
+    fn rows_without_a_key_are_read_and_not_left_out() {
+        let paging = Paging::new(&named(), Facts { file: None, ..FACTS });
+        let range = Range { after: Some(vec!["a".into(), "b".into()]), upto: None };
+        let query = paging.select(&named(), "", &range, None, 9);
+        assert!(query.contains(r#"OR "name" IS NULL OR "bio" IS NULL)"#), "{query}");
+    }
+
+    #[test]
+    fn a_place_is_taken_from_the_front_of_a_line() {
+        assert_eq!(Place::split(b"(12,3)\ta\tb\n"), Some((Place(12, 3), &b"a\tb\n"[..])));
+        assert_eq!(Place::split(b"12,3\ta"), None);
+        assert!(Place(9, 1) < Place(10, 0));
     }
 }

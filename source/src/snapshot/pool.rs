@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use schemas::state::LoadTable;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::reader::Reader;
+use super::reader::{Published, Reader};
 use super::{Order, Settings, Target, Task, Work};
 use crate::catalog::Messages;
 use crate::session::Input;
@@ -80,23 +80,23 @@ impl Pool {
 }
 
 async fn work(reader: &mut Reader, Task { oid, name, work }: Task) -> Result<(), Error> {
-    let table = Target { oid, name };
+    let mut table = Target { oid, name, ranges_of: None, is_bounded: false };
     match work {
-        Work::Load { load, done, is_added } => match self::load(reader, &table, &load, done, is_added).await {
+        Work::Load { load, done, is_added } => match self::load(reader, &mut table, &load, done, is_added).await {
             Err(Error::Dropped { table }) => {
                 tracing::warn!(%table, "the table was dropped before its load was done: the others go on without it");
                 Ok(())
             }
             loaded => loaded,
         },
-        Work::Keys { load: None, keys } => rows(reader, &table, keys).await,
-        Work::Keys { load: Some(load), keys } => list(reader, &table, &load, keys).await,
+        Work::Keys { load: None, keys } => rows(reader, &mut table, keys).await,
+        Work::Keys { load: Some(load), keys } => list(reader, &mut table, &load, keys).await,
     }
 }
 
 async fn load(
     reader: &mut Reader,
-    table: &Target,
+    table: &mut Target,
     load: &str,
     mut done: LoadTable,
     is_added: bool,
@@ -105,12 +105,15 @@ async fn load(
         let why = format!("before {} is loaded", table.name);
         lockers::wait(reader.client(), Some(&[table.oid]), &why).await?;
     }
+    table.ranges_of.clone_from(&done.ranges_of);
+    table.is_bounded = done.ranges_of.is_none() && !done.done.is_empty();
     tracing::info!(table = %table.name, rows = done.rows, "loading");
     let (begun, mut told) = (Instant::now(), Instant::now());
     while let Some(range) = range::next(&done.done) {
-        let (part, rows) = reader.chunk(table, Some(load), &Part::Range(range)).await?;
-        if let Part::Range(range) = part {
-            range::add(&mut done.done, range);
+        let Published { covered, ranges_of, rows } = reader.chunk(table, Some(load), &Part::Range(range)).await?;
+        if let Part::Range(range) = covered {
+            range::settle(&mut done, range, ranges_of.as_ref());
+            table.ranges_of.clone_from(&done.ranges_of);
         }
         done.rows += rows;
         if told.elapsed() >= TELL_EVERY {
@@ -124,7 +127,7 @@ async fn load(
     Ok(())
 }
 
-async fn rows(reader: &mut Reader, table: &Target, keys: Vec<String>) -> Result<(), Error> {
+async fn rows(reader: &mut Reader, table: &mut Target, keys: Vec<String>) -> Result<(), Error> {
     tracing::info!(table = %table.name, rows = keys.len(), "reading rows again that moved before the last stop");
     for keys in keys.chunks(KEYS_MAX) {
         match reader.chunk(table, None, &Part::Keys(keys.to_vec())).await {
@@ -139,7 +142,7 @@ async fn rows(reader: &mut Reader, table: &Target, keys: Vec<String>) -> Result<
 }
 
 /// Reads a list of keys. Those that are equal are read together: they have one answer.
-async fn list(reader: &mut Reader, table: &Target, load: &str, mut left: Vec<String>) -> Result<(), Error> {
+async fn list(reader: &mut Reader, table: &mut Target, load: &str, mut left: Vec<String>) -> Result<(), Error> {
     tracing::info!(table = %table.name, keys = left.len(), load, "reading rows by their keys");
     while !left.is_empty() {
         let (groups, void) = match reader.groups(table, &left).await {
@@ -160,7 +163,7 @@ async fn list(reader: &mut Reader, table: &Target, load: &str, mut left: Vec<Str
             keys.extend(group);
         }
         let part = Part::List { keys, void, rows: Vec::new() };
-        if let (Part::List { keys, void, .. }, _) = reader.chunk(table, Some(load), &part).await? {
+        if let Part::List { keys, void, .. } = reader.chunk(table, Some(load), &part).await?.covered {
             left.retain(|key| !keys.contains(key) && !void.contains(key));
         }
     }

@@ -13,7 +13,17 @@ use crate::Error;
 use crate::catalog::Messages;
 use crate::feed::{Outcome, marker};
 use crate::session::Input;
-use crate::window::{Chunk, ChunkId, Part};
+use crate::window::{Chunk, ChunkId, Part, RangesOf};
+
+/// A chunk that stands in the topic.
+pub struct Published {
+    /// What it covered.
+    pub covered: Part,
+    /// What its range is a range of.
+    pub ranges_of: Option<RangesOf>,
+    /// How many rows it had.
+    pub rows: u64,
+}
 
 /// Reads chunks over a connection of its own.
 pub struct Reader {
@@ -37,8 +47,8 @@ impl Reader {
         &self.client
     }
 
-    /// Reads one chunk of what is left in `part`, again until it is published. Returns what it covered and its rows.
-    pub async fn chunk(&mut self, table: &Target, load: Option<&str>, part: &Part) -> Result<(Part, u64), Error> {
+    /// Reads one chunk of what is left in `part`, again until it is published.
+    pub async fn chunk(&mut self, table: &mut Target, load: Option<&str>, part: &Part) -> Result<Published, Error> {
         loop {
             let id = ChunkId(uuid::Uuid::new_v4().as_u128());
             let (opened, open) = oneshot::channel();
@@ -61,7 +71,8 @@ impl Reader {
                 // Of another type since the keys were looked at: whoever asked looks again.
                 Err(Error::Postgres(error)) if is_list && is_no_value(&error) => {
                     self.tell(Input::Close { id })?;
-                    return Ok((Part::List { keys: vec![], void: vec![], rows: vec![] }, 0));
+                    let covered = Part::List { keys: vec![], void: vec![], rows: vec![] };
+                    return Ok(Published { covered, ranges_of: None, rows: 0 });
                 }
                 Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
                     tracing::info!(table = %table.name, "waiting for a lock on the table");
@@ -72,13 +83,14 @@ impl Reader {
             };
             failpoint::reach_in_task("chunk-read").await?;
             chunk.load = load.map(str::to_owned);
-            let covered = chunk.part.clone();
+            let (covered, ranges_of) = (chunk.part.clone(), chunk.ranges_of.clone());
             self.tell(Input::Filled { id, chunk })?;
             failpoint::reach_in_task("chunk-filled").await?;
             self.messages.emit(&marker(id)).await?;
             failpoint::reach_in_task("chunk-marked").await?;
             match outcome.await.map_err(|_| Error::Stopped)? {
-                Outcome::Done { rows } => return Ok((covered, rows)),
+                Outcome::Done { rows } => return Ok(Published { covered, ranges_of, rows }),
+                Outcome::Elsewhere { ranges_of } => table.ranges_of = ranges_of,
                 Outcome::Again(why) => tracing::debug!(table = %table.name, why, "a chunk is read again"),
             }
         }

@@ -8,6 +8,7 @@ use schemas::TableName;
 use schemas::state::{Imprint, ImprintColumn, ImprintFile, ImprintLabel};
 
 use super::{Brought, File, Publication, Seen, Table};
+use crate::keys::Named;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct Question<'a> {
     pub tables: &'a BTreeMap<u32, Option<Imprint>>,
     /// Names of tables that are asked for: where one has it no more, whether another table has.
     pub names: &'a BTreeMap<u32, TableName>,
+    /// The keys that are named for tables.
+    pub named: &'a Named,
     /// Whether new partitions are asked for rows that came with them, which can take a while.
     pub asks_partitions: bool,
 }
@@ -116,7 +119,11 @@ pub async fn look(client: &Client, question: &Question<'_>) -> Result<Seen, Erro
     let mut seen = Seen { at, publication: publication_of(&publication), ..Seen::default() };
     let oids: Vec<u32> = question.tables.keys().copied().collect();
     let rows = client.query(&tables_query(version), &[&oids, &question.publication]).await.map_err(asked)?;
-    seen.tables = rows.iter().map(|row| (row.get(0), table_of(row))).collect();
+    for row in rows {
+        let (oid, mut table) = (row.get(0), table_of(&row));
+        question.named.get(oid).into_iter().for_each(|named| table.go_by(named));
+        seen.tables.insert(oid, table);
+    }
     for row in client.query(FILES, &[&oids]).await.map_err(asked)? {
         let root: u32 = row.get(0);
         let Some(table) = seen.tables.get_mut(&root) else { continue };
@@ -193,6 +200,7 @@ fn table_of(row: &Row) -> Table {
             files: Vec::new(),
             labels: labels.map(|((of, label), text)| ImprintLabel(of, label, text)).collect(),
         },
+        is_named: false,
         keys,
         given,
         defaulted,

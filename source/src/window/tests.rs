@@ -14,6 +14,7 @@ fn chunk(snapshot: &str, rows: &[[&str; 3]]) -> Chunk {
         fingerprint: fingerprint(&users('d')),
         rows: read,
         part: Part::Range(Range::default()),
+        ranges_of: None,
         load: None,
     }
 }

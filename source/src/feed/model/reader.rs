@@ -181,7 +181,7 @@ impl Reader {
         };
         let relation = described(self.table, version);
         let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
-        Chunk { snapshot, fingerprint, relation, rows, part, load }
+        Chunk { snapshot, fingerprint, relation, rows, part, load, ranges_of: None }
     }
 
     /// What the loop says of chunks after a commit.

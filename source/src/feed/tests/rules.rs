@@ -93,6 +93,7 @@ fn a_chunk_by_the_same_rule_meets_the_touches_of_the_stream() {
         fingerprint: cut.fingerprint,
         rows,
         part,
+        ranges_of: None,
         load: Some("l".into()),
     };
     assert!(world.feed.fill_window(id, chunk));
