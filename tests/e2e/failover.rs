@@ -91,8 +91,7 @@ async fn the_source_follows_a_promotion_and_refuses_the_old_primary() {
     pair.hold_back().await;
     let audit = format!("{}_audit", pair.world.prefix());
     let client = pair.world.source(Role::Superuser).await;
-    audit::start_for_standbys(&client, &audit).await.expect("a slot for the audit");
-    pair.standby.until_synced(&audit).await.expect("the audit's slot is taken along");
+    audit::start_with(&client, &pair.standby, &audit).await.expect("a slot for the audit");
     let mut source = pair.world.start(Part::Source);
     source.ready(WITHIN).await.expect("the source streams");
     pair.until_synced().await;

@@ -79,17 +79,9 @@ impl Lane {
         self.kafka.addresses()
     }
 
-    /// Whether there is a standby to be promoted.
-    pub fn has_standby(&self) -> bool {
-        self.standby.is_some()
-    }
-
-    /// Waits until a logical slot is ready at the standby, if there is one.
-    pub async fn until_synced(&self, slot: &str) -> Result<(), Error> {
-        match &self.standby {
-            Some(standby) => standby.until_synced(slot).await,
-            None => Ok(()),
-        }
+    /// The standby, if there is one that can be promoted.
+    pub fn standby(&self) -> Option<&Postgres> {
+        self.standby.as_ref()
     }
 
     /// The primary is gone for good, and its standby takes its place under its address.

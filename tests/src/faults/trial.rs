@@ -160,7 +160,9 @@ impl Trial<'_> {
             Fault::FailOver(meanwhile) => {
                 // Whoever is promoted must have the slot.
                 self.source.ready(WELL_WITHIN).await?;
-                self.lane.until_synced(&slot(&self.prefix)).await?;
+                if let Some(standby) = self.lane.standby() {
+                    standby.until_synced(&slot(&self.prefix)).await?;
+                }
                 if meanwhile == Meanwhile::IsDead {
                     self.source.kill9().await?;
                 }
@@ -327,11 +329,9 @@ async fn lay_out(lane: &Lane, prefix: &str, tables: &[Table], seed: u64) -> Resu
     client.batch_execute(&sql).await.map_err(Error::during("make the tables"))?;
     journal::keep(&client, tables).await.map_err(Error::new)?;
     let audit = audit_slot(prefix);
-    if lane.has_standby() {
-        audit::start_for_standbys(&client, &audit).await.map_err(Error::new)?;
-        lane.until_synced(&audit).await?;
-    } else {
-        audit::start(&client, &audit).await.map_err(Error::new)?;
+    match lane.standby() {
+        Some(standby) => audit::start_with(&client, standby, &audit).await.map_err(Error::new)?,
+        None => audit::start(&client, &audit).await.map_err(Error::new)?,
     }
     workload::fill(&client, seed, &workload::all(), ROWS).await
 }
@@ -344,7 +344,7 @@ fn configuration(lane: &Lane, prefix: &str, tables: &[Table]) -> Configuration {
         .set("source.url", lane.postgres_by_proxy().url(Role::Source, &database(prefix)))
         .set("source.tables", names(tables))
         .set("source.create", true)
-        .set("source.failover", lane.has_standby())
+        .set("source.failover", lane.standby().is_some())
         // Small chunks, so that a load has many boundaries; and an outage at the start is no typing error here.
         .set("source.chunk_rows_max", 20)
         .set("source.start_timeout_seconds", 600)

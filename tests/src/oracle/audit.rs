@@ -9,6 +9,7 @@ use tokio_postgres::Client;
 use tokio_postgres::types::PgLsn;
 
 use super::topic::Records;
+use crate::servers::Postgres;
 use crate::table::{Table, quote};
 
 /// A change by the places of its commit and its own record, and the letter of its operation.
@@ -23,11 +24,11 @@ pub async fn start(client: &Client, slot: &str) -> Result<(), String> {
     client.execute(sql, &[&slot]).await.map(|_| ()).map_err(|cause| cause.to_string())
 }
 
-/// The same, remembered by standbys too once they have taken the slot along. It never moves, so only one that is made while
-/// nobody writes gets there.
-pub async fn start_for_standbys(client: &Client, slot: &str) -> Result<(), String> {
+/// The same, remembered by a standby too. What is written before this returns may be forgotten.
+pub async fn start_with(client: &Client, standby: &Postgres, slot: &str) -> Result<(), String> {
     let sql = "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)";
-    client.execute(sql, &[&slot]).await.map(|_| ()).map_err(|cause| cause.to_string())
+    client.execute(sql, &[&slot]).await.map_err(|cause| cause.to_string())?;
+    standby.until_taken_along(client, slot).await.map_err(|fault| format!("{fault:?}"))
 }
 
 /// All changes since the start. Nothing is consumed: it can be asked again.

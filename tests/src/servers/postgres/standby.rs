@@ -4,8 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
+use tokio_postgres::Client;
 
 use super::{ANSWER_WITHIN, Postgres, Role, become_server_user, give_to_server};
 use crate::process::{Process, describe};
@@ -90,6 +92,26 @@ impl Postgres {
             }
         })
         .await
+    }
+
+    /// The same for a slot that nobody reads: it is moved on meanwhile, so whoever made it must not need what is written yet.
+    pub async fn until_taken_along(&self, primary: &Client, slot: &str) -> Result<(), Error> {
+        let go_on = async {
+            let failed = |cause| Error::during(format!("move the slot {slot} on"))(cause);
+            let advance = "SELECT pg_replication_slot_advance($1, pg_current_wal_flush_lsn())";
+            let mut ticks = tokio::time::interval(Duration::from_millis(500));
+            loop {
+                ticks.tick().await;
+                let written = primary.batch_execute("SELECT txid_current(); SELECT pg_log_standby_snapshot()").await;
+                if let Err(cause) = written.and(primary.execute(advance, &[&slot]).await) {
+                    return failed(cause);
+                }
+            }
+        };
+        tokio::select! {
+            synced = self.until_synced(slot) => synced,
+            fault = go_on => Err(fault),
+        }
     }
 
     async fn copy_to(&self, data: &Path, slot: &str, log: &Path) -> Result<(), Error> {
