@@ -72,12 +72,12 @@ const KEY_ORDER: &str = "
                  WHERE x.oid = k.class AND s.amopstrategy BETWEEN 1 AND 5 ORDER BY s.amopstrategy),
            (SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname)
             FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
-            WHERE l.oid = k.collation AND l.oid <> a.attcollation)
+            WHERE l.oid = k.collated AND l.oid <> a.attcollation)
     FROM pg_class c
     JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate
      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
     CROSS JOIN LATERAL unnest((i.indkey::int2[])[0:i.indnkeyatts - 1], i.indclass::oid[], i.indcollation::oid[])
-        WITH ORDINALITY AS k (attnum, class, collation, place)
+        WITH ORDINALITY AS k (attnum, class, collated, place)
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
     CROSS JOIN LATERAL (
         WITH RECURSIVE base AS (
