@@ -450,5 +450,24 @@ fn answers(
     if unknown.contains(&true) { UNKNOWN } else { Settled::Publish(Box::new(chunk), is_there) }
 }
 
+/// Ways to be wrong, for a model that has to notice.
+#[cfg(test)]
+impl Windows {
+    /// Forgets touches over a budget, and keeps the windows that need them.
+    pub fn forget_touches(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max {
+            let Some(touch) = self.touches.pop_front() else { break };
+            self.bytes -= touch.bytes();
+            self.first += 1;
+        }
+        self.open.iter_mut().for_each(|window| window.from = window.from.max(self.first));
+    }
+
+    /// Puts the last touch first.
+    pub fn turn_touches(&mut self) {
+        self.touches.make_contiguous().reverse();
+    }
+}
+
 #[cfg(test)]
 mod tests;

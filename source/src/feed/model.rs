@@ -18,8 +18,10 @@ mod edges;
 mod faults;
 mod process;
 mod reader;
+mod relist;
 mod server;
 mod session;
+mod windows;
 mod wire;
 mod world;
 
@@ -101,6 +103,34 @@ enum Rule {
     ListAtMessage,
     /// A chunk's marker cannot be taken for another's.
     RandomId,
+    /// It is written behind the snapshot, so that its commit follows every commit that the chunk shows.
+    MarkerLast,
+    /// The chunk is handed over before.
+    HandedOverFirst,
+    /// A complete event of the stream takes the row out of the chunk.
+    WholeRemoves,
+    /// An event that leaves columns untouched is laid over the row, which stays.
+    PatchesOverlay,
+    /// A deleted row is in no chunk.
+    DeleteRemoves,
+    /// A row that left its key is not under it any more, and the one that came stands in the topic.
+    MovesRemove,
+    /// A truncated table has no rows but those that the stream brings.
+    TruncateEmpties,
+    /// Touches are laid over each other in the order of the stream.
+    TouchesInOrder,
+    /// Over budget a window is given up: without all touches its chunk cannot be made exact.
+    OverBudgetGivesUp,
+    /// A chunk of a shape that the stream has left is read again.
+    OlderIsReadAgain,
+    /// A chunk of a shape that the stream has not come to is taken.
+    NewerIsTaken,
+    /// The schema event of that shape stands in front of it.
+    NewerIsAnnounced,
+    /// Who began to write to a table before it was published has ended before it is loaded.
+    StraddlersEnd,
+    /// That is waited for in each life of the process.
+    WaitsInEachLife,
 }
 
 /// How likely what is. Likelihoods of faults are relative to each other, others out of a thousand.
@@ -138,6 +168,11 @@ struct Weather {
     empties: bool,
     /// The tables are copied.
     loads: bool,
+    /// How many chunks may be open at a time, and how many bytes of touches are kept for them.
+    readers: usize,
+    touch_bytes: usize,
+    /// The second table is published later than the first.
+    latecomer: bool,
 }
 
 impl Weather {
@@ -165,6 +200,9 @@ impl Weather {
         refusals: 0,
         empties: false,
         loads: false,
+        readers: 1,
+        touch_bytes: 1 << 20,
+        latecomer: false,
     };
 
     /// Anything.
@@ -192,14 +230,17 @@ impl Weather {
             lost_answers: some(0, 150),
             refusals: some(0, 10),
             empties: some(0, 1) == 1,
-            loads: some(1, 0) == 1,
+            loads: some(0, 1) == 1,
+            readers: some(1, 3),
+            touch_bytes: some(300, 1 << 20),
+            latecomer: some(1, 0) == 1,
         }
         .without_what_needs_loads()
     }
 
     /// A table that comes back is loaded, or nobody could say what its topic holds.
     fn without_what_needs_loads(self) -> Weather {
-        Weather { lists: if self.loads { self.lists } else { 0 }, ..self }
+        Weather { lists: if self.loads { self.lists } else { 0 }, latecomer: self.latecomer && self.loads, ..self }
     }
 }
 
@@ -302,6 +343,11 @@ const SLOW: Weather = Weather { invisible_per_mille: 950, ..Weather::FAIR };
 /// A chunk takes many steps: hardly anything may break meanwhile, or none would come to its marker.
 const LOADS: Weather = Weather { loads: true, steps: 260, kills: 2, naps: 1, cuts: 1, ..Weather::FAIR };
 const SLOW_LOADS: Weather = Weather { invisible_per_mille: 900, lists: 20, ..LOADS };
+/// Two chunks are open most of the time, over rows that are written all the while.
+const READERS: Weather = Weather { readers: 3, transactions: 20, commits_per_mille: 600, ..LOADS };
+const ALTERS: Weather = Weather { alters_per_mille: 150, ..READERS };
+/// A table joins the list while it is written to.
+const LATECOMERS: Weather = Weather { latecomer: true, steps: 400, commits_per_mille: 150, ..READERS };
 
 rules! {
     the_fence_is_needed: Fence, Weather { lost_answers: 200, ..ZOMBIES };
@@ -340,4 +386,18 @@ rules! {
     a_chunk_with_its_mark_is_needed: LoadWithChunk, Weather { lost_answers: 200, ..LOADS };
     the_message_before_another_list_is_needed: ListAtMessage, Weather { lists: 30, ..LOADS };
     random_ids_of_chunks_are_needed: RandomId, SLOW_LOADS;
+    the_marker_behind_the_snapshot_is_needed: MarkerLast, READERS;
+    handing_over_before_the_marker_is_needed: HandedOverFirst, READERS;
+    that_a_complete_event_removes_the_row_is_needed: WholeRemoves, READERS;
+    that_a_partial_event_is_laid_over_it_is_needed: PatchesOverlay, READERS;
+    that_a_delete_removes_it_is_needed: DeleteRemoves, READERS;
+    that_a_moved_row_is_removed_is_needed: MovesRemove, READERS;
+    that_a_truncate_empties_the_chunk_is_needed: TruncateEmpties, Weather { truncates_per_mille: 200, ..READERS };
+    the_order_of_touches_is_needed: TouchesInOrder, READERS;
+    giving_up_over_budget_is_needed: OverBudgetGivesUp, Weather { touch_bytes: 200, ..READERS };
+    reading_an_older_shape_again_is_needed: OlderIsReadAgain, ALTERS;
+    taking_a_newer_shape_is_needed: NewerIsTaken, ALTERS;
+    announcing_a_newer_shape_is_needed: NewerIsAnnounced, ALTERS;
+    waiting_for_straddling_transactions_is_needed: StraddlersEnd, LATECOMERS;
+    waiting_for_them_in_each_life_is_needed: WaitsInEachLife, LATECOMERS;
 }

@@ -36,6 +36,8 @@ struct Told {
     loaded: bool,
     /// The shape that each partition's last schema event gave.
     shapes: BTreeMap<i32, String>,
+    /// How often the table had been altered when the last row was written or read.
+    version: u32,
 }
 
 /// Folds the topics by key and compares them with the tables at every commit of the primary.
@@ -142,7 +144,12 @@ impl Told {
             self.rows.remove(&key);
             return Ok(());
         };
-        let shape = fingerprint(&described(table, version.parse().expect("a number"))).to_string();
+        let version = version.parse().expect("a number");
+        if version < self.version {
+            return Err(Broken::new("a row of an older shape behind one of a newer"));
+        }
+        self.version = version;
+        let shape = fingerprint(&described(table, version)).to_string();
         if kept.schema.as_ref() != Some(&shape) || self.shapes.get(&partition) != Some(&shape) {
             return Err(Broken::new("a row without its schema event"));
         }

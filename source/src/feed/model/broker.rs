@@ -171,7 +171,10 @@ pub(super) fn all_published(outside: &Outside, server: usize, lsn: u64) -> bool 
     let below = outside.servers[server].wal.iter().filter(|transaction| transaction.commit < lsn);
     below.filter(|transaction| transaction.commit >= outside.broker.start).all(|transaction| {
         let mut records: BTreeMap<u64, u32> = BTreeMap::new();
-        let listed = |change: &&Change| outside.broker.is_listed(change.table, transaction.commit);
+        // What was written before its table was published is for the copy to show.
+        let listed = |change: &&Change| {
+            outside.broker.is_listed(change.table, transaction.commit) && outside.servers[server].carries(change)
+        };
         for change in transaction.rows().filter(listed) {
             *records.entry(change.lsn).or_default() += match change.op {
                 Op::Truncate(_) => 0,

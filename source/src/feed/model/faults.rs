@@ -157,6 +157,7 @@ fn failover(outside: &mut Outside) {
     new.switches = old.switches.clone();
     new.switches.push(Switch { timeline: old.timeline, at: schemas::Lsn(standby.lsn) });
     new.slot = Some(Slot { confirmed: standby.confirmed, saved: standby.confirmed });
+    new.publication = old.publication.iter().copied().filter(|(at, _)| *at < standby.lsn).collect();
     let former = outside.primary;
     outside.servers.push(new);
     outside.primary = outside.servers.len() - 1;
@@ -188,6 +189,7 @@ fn restore(outside: &mut Outside) {
         let server = primary(outside);
         server.wal.truncate(backup.transactions);
         (server.lsn, server.xid) = (backup.lsn, backup.xid);
+        server.publication.retain(|(at, _)| *at < backup.lsn);
         server.restored = Some(server.restored.map_or(backup.lsn, |lowest| lowest.min(backup.lsn)));
         server.slot = Some(Slot { saved: backup.slot.confirmed, ..backup.slot });
         server.recover();

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use postgres::replication::{Switch, System};
 use schemas::fingerprint::Fingerprint;
+use schemas::state::Topic;
 use schemas::{CONTRACT, Lsn, Position};
 
 use super::Rule;
@@ -335,12 +336,16 @@ fn first_state(outside: &Outside, at: usize, lsn: u64) -> State {
     let stream = format!(
         r#"{{"contract":{CONTRACT},"system_id":"1","database":"shop","timeline":{timeline},"slot":"s","publications":["p"],"flushed":"{start}","position":"{position}","history":[]}}"#
     );
-    let table = |table: usize| (TABLES[table].0, first_table(table));
-    let topic = r#"{"id":"t","partitions":2,"seq":[0,0]}"#;
-    let topic = |name: &&str| ((*name).to_owned(), serde_json::from_str(topic).expect("a topic's record"));
-    let tables = (0..TABLES.len()).map(table).collect();
+    let listed = if outside.weather.latecomer { 1 } else { TABLES.len() };
+    let tables = (0..listed).map(|table| (TABLES[table].0, first_table(table))).collect();
     let stream = serde_json::from_str(&stream).expect("a stream's record");
-    State::first(stream, tables, TOPICS.iter().map(topic).collect())
+    State::first(stream, tables, TOPICS[..listed].iter().map(|name| topic(name)).collect())
+}
+
+/// A topic as it is found.
+pub(super) fn topic(name: &str) -> (String, Topic) {
+    let topic = r#"{"id":"t","partitions":2,"seq":[0,0]}"#;
+    (name.to_owned(), serde_json::from_str(topic).expect("a topic's record"))
 }
 
 /// What the state says of a table of which nothing was published yet.

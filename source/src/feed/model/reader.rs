@@ -1,10 +1,12 @@
-//! The reader of a load: opens a window, locks, takes a snapshot, reads, hands over, writes the marker.
+//! The readers of a load, several at a time: each opens a window, locks, takes a snapshot, reads, hands over, writes the marker.
 
 use std::collections::BTreeSet;
 
+use schemas::event::LoadMode;
 use schemas::state::Range;
 
 use super::Rule;
+use super::client::KEYS;
 use super::process::End;
 use super::server::{Row, Uid, snapshot};
 use super::session::Streaming;
@@ -16,9 +18,6 @@ use crate::relation::fingerprint;
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId, Part, Rows};
 
-/// Tables are read in two chunks, which meet at this key.
-const MIDDLE: &str = "2";
-
 pub(super) struct Reader {
     id: ChunkId,
     table: usize,
@@ -29,6 +28,8 @@ pub(super) struct Reader {
     low: u64,
     /// What had been streamed and was not known to be visible then.
     before: Vec<u32>,
+    /// Where its marker commits, once it is written.
+    marked: Option<u64>,
 }
 
 enum Stage {
@@ -42,31 +43,27 @@ enum Stage {
 }
 
 impl Reader {
-    /// The next step of the session's reader, or the opening of the next chunk.
+    /// The next step of one of the session's readers, or the opening of another chunk.
     pub(super) fn step(session: &mut Streaming, outside: &mut Outside) -> Result<(), End> {
         if !session.is_connected(outside) {
             return Err(End::Again);
         }
-        if let Some(list) = session.list.take() {
-            let (uid, time) = (outside.next_uid(), outside.now());
-            outside.servers[session.belongs.0].message(uid, time, list);
-            outside.tell(|| format!("transaction {uid} asks for another list of tables"));
+        let open = session.readers.len();
+        let choices = open + usize::from(open < outside.weather.readers);
+        let which = if choices > 1 { outside.dice.below(choices) } else { 0 };
+        if which == open {
+            Reader::open(session, outside);
             return Ok(());
         }
-        match session.reader.take() {
-            None => {
-                Reader::open(session, outside);
-                Ok(())
-            }
-            Some(mut reader) => {
-                session.reader = reader.advance(session, outside).then_some(reader);
-                Ok(())
-            }
+        let mut reader = session.readers.remove(which);
+        if reader.advance(session, outside) {
+            session.readers.insert(which, reader);
         }
+        Ok(())
     }
 
     fn open(session: &mut Streaming, outside: &mut Outside) {
-        let Some((oid, part, load)) = Reader::task(session) else { return };
+        let Some((oid, part, load)) = Reader::task(session, outside) else { return };
         let table = TABLES.iter().position(|(of, _)| *of == oid).expect("one of ours");
         let random = u128::from(outside.next_uid());
         let id = if outside.keeps(Rule::RandomId) {
@@ -83,6 +80,7 @@ impl Reader {
             stage: Stage::Opened,
             low: outside.servers[session.belongs.0].lsn,
             before,
+            marked: None,
         };
         match outside.out {
             Some(Rule::BeforeIsVisible) => session.feed.windows.open(reader.id, oid, Vec::new()),
@@ -90,66 +88,101 @@ impl Reader {
             Some(Rule::TouchesApply) => {}
             _ => session.feed.open_window(reader.id, oid),
         }
-        outside.tell(|| format!("a chunk of {} is opened: {:?}", TABLES[table].1, reader.part));
-        session.reader = Some(reader);
+        outside.tell(|| format!("chunk {} of {} is opened: {:?}", reader.id.0, TABLES[table].1, reader.part));
+        session.readers.push(reader);
     }
 
-    /// What is to be read: rows that moved before all, then what a load has left, in two chunks.
-    fn task(session: &Streaming) -> Option<(u32, Part, Option<String>)> {
-        if let Some((oid, _)) = session.moved.first() {
+    /// What is to be read: rows that moved before all, then what loads have left and nobody reads.
+    fn task(session: &mut Streaming, outside: &mut Outside) -> Option<(u32, Part, Option<String>)> {
+        let is_by_key = |reader: &Reader| matches!(reader.part, Part::Keys(_));
+        if let Some((oid, _)) = session.moved.first().filter(|_| !session.readers.iter().any(is_by_key)) {
             let keys = session.moved.iter().filter(|(of, _)| of == oid).map(|(_, key)| key.clone());
             return Some((*oid, Part::Keys(keys.collect()), None));
         }
-        let state = session.feed.state();
-        let (load, oid) = state.loads().find_map(|(id, load)| Some((id.to_owned(), *load.tables.first()?)))?;
-        let done = state.load_table(&load, oid).cloned().unwrap_or_default().done;
-        let mut range = range::next(&done)?;
-        if range.after.is_none() && range.upto.is_none() {
-            range.upto = Some(vec![MIDDLE.to_owned()]);
+        let loads = session.feed.state().loads();
+        let loads = loads.flat_map(|(id, load)| load.tables.iter().map(move |oid| (id.to_owned(), *oid, load.mode)));
+        for (load, oid, mode) in loads.collect::<Vec<_>>() {
+            let Some(gap) = Reader::gap(session, &load, oid) else { continue };
+            if mode == LoadMode::First || session.has_waited(outside, &load, oid) {
+                return Some((oid, Part::Range(shortened(gap, outside)), Some(load)));
+            }
         }
-        Some((oid, Part::Range(range), Some(load)))
+        None
+    }
+
+    /// What of a table is neither done nor being read.
+    fn gap(session: &Streaming, load: &str, oid: u32) -> Option<Range> {
+        let mut taken = session.feed.state().load_table(load, oid).cloned().unwrap_or_default().done;
+        for reader in session.readers.iter().filter(|reader| TABLES[reader.table].0 == oid) {
+            if let Part::Range(range) = &reader.part {
+                range::add(&mut taken, range.clone());
+            }
+        }
+        let gap = range::next(&taken)?;
+        let begins = taken.iter().filter_map(|range| range.after.clone());
+        let upto = begins.filter(|after| gap.after.as_ref().is_none_or(|from| after > from)).min();
+        Some(Range { upto, ..gap })
     }
 
     /// `false`: the window was given up, and the chunk must be read again.
     fn advance(&mut self, session: &mut Streaming, outside: &mut Outside) -> bool {
         let (at, owner, table) = (session.belongs.0, session.belongs.1, self.table);
         let locks_first = outside.keeps(Rule::LockFirst);
-        let server = &mut outside.servers[at];
         self.stage = match std::mem::replace(&mut self.stage, Stage::Marked) {
             Stage::Opened if !locks_first => Stage::Locked,
-            Stage::Opened if server.is_locked(table) => Stage::Opened,
+            Stage::Opened if outside.servers[at].is_locked(table) => {
+                if outside.strikes(100) {
+                    // The lock did not come in time.
+                    session.feed.close_window(self.id);
+                    return false;
+                }
+                Stage::Opened
+            }
             Stage::Opened => {
-                server.shared.push((owner, table));
+                outside.servers[at].shared.push((owner, table));
                 Stage::Locked
             }
             Stage::Locked => {
+                if !outside.keeps(Rule::MarkerLast) && self.marked.is_none() {
+                    self.mark(outside, at);
+                }
+                let server = &mut outside.servers[at];
                 let (seen, visible) = (server.snapshot(), server.visible());
                 let version = server.as_of(&visible).1[table];
-                outside.tell(|| format!("its snapshot sees {visible:?}"));
+                outside.tell(|| format!("the snapshot of chunk {} sees {visible:?}", self.id.0));
                 Stage::Snapshot(seen, visible, version)
             }
             // Without a lock that came before the snapshot, the COPY waits for it.
-            waiting @ Stage::Snapshot(..) if server.is_locked(table) => waiting,
+            waiting @ Stage::Snapshot(..) if outside.servers[at].is_locked(table) => waiting,
             Stage::Snapshot(seen, visible, version) => {
                 let chunk = self.read(outside, at, seen, &visible, version);
-                outside.servers[at].shared.retain(|lock| *lock != (owner, table));
+                if locks_first {
+                    outside.servers[at].unshare((owner, table));
+                }
                 Stage::Read(chunk)
+            }
+            read @ Stage::Read(_) if !outside.keeps(Rule::HandedOverFirst) && self.marked.is_none() => {
+                self.mark(outside, at);
+                read
             }
             Stage::Read(chunk) => {
                 if !outside.keeps(Rule::TouchesApply) {
                     session.feed.windows.open(self.id, TABLES[table].0, std::mem::take(&mut self.before));
                 }
+                // Without its rule the marker can have come and gone already: then there is another.
+                let current = session.feed.transaction.map(|open| open.sent.0).max(Some(session.feed.received()));
+                self.marked = self.marked.filter(|marked| {
+                    outside.keeps(Rule::MarkerLast) || current.is_none_or(|current| current.0 < *marked)
+                });
                 if !session.feed.fill_window(self.id, chunk) {
                     return false;
                 }
                 Stage::Filled
             }
             Stage::Filled => {
-                let (uid, time) = (outside.next_uid(), outside.now());
-                let server = &mut outside.servers[at];
-                server.message(uid, time, marker(self.id));
-                let commit = server.wal.last().map_or(0, |last| last.commit);
-                outside.tell(|| format!("its marker, transaction {uid}, commits at {commit}"));
+                if self.marked.is_none() {
+                    self.mark(outside, at);
+                }
                 Stage::Marked
             }
             Stage::Marked => Stage::Marked,
@@ -157,18 +190,27 @@ impl Reader {
         true
     }
 
-    fn read(&self, outside: &Outside, at: usize, seen: Snapshot, visible: &BTreeSet<Uid>, version: u32) -> Chunk {
+    fn mark(&mut self, outside: &mut Outside, at: usize) {
+        let (uid, time) = (outside.next_uid(), outside.now());
+        let server = &mut outside.servers[at];
+        server.message(uid, time, marker(self.id));
+        let commit = server.wal.last().map_or(0, |last| last.commit);
+        self.marked = Some(commit);
+        outside.tell(|| format!("the marker of chunk {}, transaction {uid}, commits at {commit}", self.id.0));
+    }
+
+    fn read(
+        &mut self,
+        outside: &mut Outside,
+        at: usize,
+        seen: Snapshot,
+        visible: &BTreeSet<Uid>,
+        version: u32,
+    ) -> Chunk {
         let server = &outside.servers[at];
         // TRUNCATE, and DDL that rewrites, leave nothing to a snapshot that is older than they are.
         let newer = server.wal.iter().any(|other| other.whole.contains(&self.table) && !visible.contains(&other.uid));
-        let mut rows = Rows::new(3);
         let there = if newer { Default::default() } else { server.as_of(visible).0[self.table].clone() };
-        for (key, Row { name, bio }) in there.iter().map(|(key, row)| (key.to_string(), row)) {
-            if is_within(&self.part, &key) {
-                let name = format!("{name}/{version}");
-                [&key, &name, bio].into_iter().for_each(|cell| rows.push(Some(cell.as_bytes())));
-            }
-        }
         let snapshot = match outside.out {
             // Everything that stood in the WAL before is taken for seen.
             Some(Rule::TouchesByVisibility) => {
@@ -179,6 +221,18 @@ impl Reader {
             }
             _ => seen,
         };
+        let mut there: Vec<(String, Row)> = there.into_iter().map(|(key, row)| (key.to_string(), row)).collect();
+        there.retain(|(key, _)| is_within(&self.part, key));
+        // What does not fit in is left for another chunk.
+        if let (Part::Range(range), true) = (&mut self.part, there.len() > 1 && outside.strikes(200)) {
+            there.truncate(1);
+            range.upto = Some(vec![there[0].0.clone()]);
+        }
+        let mut rows = Rows::new(3);
+        for (key, Row { name, bio }) in &there {
+            let name = format!("{name}/{version}");
+            [key, &name, bio].into_iter().for_each(|cell| rows.push(Some(cell.as_bytes())));
+        }
         let relation = described(self.table, version);
         let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
         Chunk { snapshot, fingerprint, relation, rows, part, load, ranges_of: None }
@@ -187,15 +241,21 @@ impl Reader {
     /// What the loop says of chunks after a commit.
     pub(super) fn settled(session: &mut Streaming, outside: &mut Outside, outcomes: Vec<(ChunkId, Outcome)>) {
         for (id, outcome) in outcomes {
-            if session.reader.as_ref().is_some_and(|reader| reader.id == id) {
-                outside.tell(|| format!("the chunk: {outcome:?}"));
-                let reader = session.reader.take();
-                if let (Some(Part::Keys(keys)), Outcome::Done { .. }) = (reader.map(|reader| reader.part), outcome) {
-                    session.moved.retain(|(_, key)| !keys.contains(key));
-                }
+            let Some(at) = session.readers.iter().position(|reader| reader.id == id) else { continue };
+            outside.tell(|| format!("chunk {}: {outcome:?}", id.0));
+            if let (Part::Keys(keys), Outcome::Done { .. }) = (session.readers.remove(at).part, outcome) {
+                session.moved.retain(|(_, key)| !keys.contains(key));
             }
         }
     }
+}
+
+/// A part of what is to be read, so that there is something left for others.
+fn shortened(gap: Range, outside: &mut Outside) -> Range {
+    let end = vec![(1 + outside.dice.below(usize::from(KEYS))).to_string()];
+    let is_within =
+        gap.after.as_ref().is_none_or(|after| *after < end) && gap.upto.as_ref().is_none_or(|upto| end < *upto);
+    if is_within { Range { upto: Some(end), ..gap } } else { gap }
 }
 
 /// Whether a chunk is to hold the row with this key.

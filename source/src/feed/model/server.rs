@@ -145,8 +145,10 @@ pub(super) struct Server {
     pub(super) first: Option<Session>,
     /// The lowest place at which the WAL was cut when the disk was restored.
     pub(super) restored: Option<u64>,
-    /// Tables that readers of chunks keep others from altering.
+    /// Tables that readers of chunks keep others from altering, once for each reader.
     pub(super) shared: Vec<(Session, usize)>,
+    /// From where in the WAL on the publication has the second table, or has it not.
+    pub(super) publication: Vec<(u64, bool)>,
     /// What was there before the WAL begins.
     pub(super) base: Rows,
     /// The rows as whoever holds their locks sees them.
@@ -171,6 +173,7 @@ impl Server {
             first: None,
             restored: None,
             shared: Vec::new(),
+            publication: vec![(0, true)],
             rows: base.clone(),
             base,
             versions: [0; TABLES.len()],
@@ -190,6 +193,38 @@ impl Server {
             altered.for_each(|change| self.versions[change.table] += 1);
         }
         self.lineage = Rc::new(RefCell::new(self.wal.iter().map(|transaction| transaction.uid).collect()));
+    }
+
+    /// ALTER PUBLICATION … ADD TABLE: what is written from here on is sent, also by transactions that began before.
+    pub(super) fn publish(&mut self) {
+        if !is_carried(&self.publication, 1, self.lsn) {
+            let at = self.record();
+            self.publication.push((at, true));
+        }
+    }
+
+    /// Whether a transaction's changes are in the stream. DDL alone is not, nor what was written before it was published.
+    pub(super) fn is_streamed(&self, transaction: &Transaction) -> bool {
+        is_sent(&self.publication, transaction)
+    }
+
+    /// Whether a change's table was published when it was written.
+    pub(super) fn carries(&self, change: &Change) -> bool {
+        is_carried(&self.publication, change.table, change.lsn)
+    }
+
+    /// Whoever holds a lock under which rows of a table are written.
+    pub(super) fn writers(&self, table: usize) -> BTreeSet<Uid> {
+        let writes =
+            |holder: &&Transaction| holder.whole.contains(&table) || holder.keys.iter().any(|(of, _)| *of == table);
+        self.holders().filter(writes).map(|holder| holder.uid).collect()
+    }
+
+    /// A reader of chunks lets its table go.
+    pub(super) fn unshare(&mut self, lock: (Session, usize)) {
+        if let Some(at) = self.shared.iter().position(|other| *other == lock) {
+            self.shared.remove(at);
+        }
     }
 
     pub(super) fn record(&mut self) -> u64 {
@@ -295,9 +330,8 @@ impl Server {
         while sender.frames.is_empty() {
             let transaction = self.wal.get(sender.at)?;
             sender.at += 1;
-            let changes = transaction.changes.iter().filter(|change| !matches!(change.op, Op::Alter)).count();
-            if changes > 0 || empties {
-                sender.frames = frames(transaction, &mut sender.relations).into();
+            if is_sent(&self.publication, transaction) || empties {
+                sender.frames = frames(transaction, &self.publication, &mut sender.relations).into();
             }
         }
         sender.frames.pop_front()
@@ -310,26 +344,44 @@ pub(super) fn snapshot(xmax: u32, in_progress: &[u32]) -> Snapshot {
     format!("1:{xmax}:{}", list.join(",")).parse().expect("a snapshot's text")
 }
 
-fn frames(transaction: &Transaction, relations: &mut [Option<u32>]) -> Vec<Frame> {
+fn is_carried(publication: &[(u64, bool)], table: usize, lsn: u64) -> bool {
+    let at = publication.partition_point(|(from, _)| *from <= lsn);
+    table == 0 || at.checked_sub(1).is_some_and(|last| publication[last].1)
+}
+
+/// The tables of a change that were published when it was written. A message concerns none, and is sent for all that.
+fn carried(publication: &[(u64, bool)], change: &Change) -> Vec<usize> {
+    let tables = match &change.op {
+        Op::Truncate(tables) => tables.clone(),
+        _ => vec![change.table],
+    };
+    let is_carried = |table: &usize| is_carried(publication, *table, change.lsn);
+    tables.into_iter().filter(is_carried).collect()
+}
+
+/// Whether a transaction holds something of interest.
+fn is_sent(publication: &[(u64, bool)], transaction: &Transaction) -> bool {
+    let sent = |change: &Change| !matches!(change.op, Op::Alter) && !carried(publication, change).is_empty();
+    transaction.changes.iter().any(sent)
+}
+
+fn frames(transaction: &Transaction, publication: &[(u64, bool)], relations: &mut [Option<u32>]) -> Vec<Frame> {
     let of = transaction.uid;
     let data = |start, payload| Frame::Data { start, payload, of };
     let mut frames = vec![data(0, wire::begin(transaction.commit, transaction.xid, transaction.time))];
     for change in &transaction.changes {
-        let truncated: &[usize] = if let Op::Truncate(tables) = &change.op { tables } else { &[] };
-        let alone = [change.table];
-        let concerned = match change.op {
-            Op::Alter | Op::Message(_) => &[],
-            Op::Truncate(_) => truncated,
-            _ => alone.as_slice(),
-        };
-        for table in concerned {
+        let concerned = carried(publication, change);
+        if concerned.is_empty() {
+            continue;
+        }
+        for table in concerned.iter().filter(|_| !matches!(change.op, Op::Alter | Op::Message(_))) {
             let version = change.versions[*table];
             if relations[*table] != Some(version) {
                 relations[*table] = Some(version);
                 frames.push(data(0, wire::relation(wire::described(*table, version))));
             }
         }
-        if let Some(payload) = payload(change) {
+        if let Some(payload) = payload(change, &concerned) {
             frames.push(data(change.lsn, payload));
         }
     }
@@ -341,7 +393,7 @@ fn text(text: &str) -> Cell<'_> {
     Cell::Text(text.as_bytes())
 }
 
-fn payload(change: &Change) -> Option<Vec<u8>> {
+fn payload(change: &Change, concerned: &[usize]) -> Option<Vec<u8>> {
     let (table, key) = (change.table, change.key.to_string());
     // Which shape a row had is written into it, so that a reader can tell whether its schema event fits.
     let name = |row: &Row| format!("{}/{}", row.name, change.versions[table]);
@@ -358,7 +410,7 @@ fn payload(change: &Change) -> Option<Vec<u8>> {
             wire::update(table, Some(&old), &[text(&key), text(&name(row)), bio])
         }
         Op::Delete => old(&key),
-        Op::Truncate(tables) => wire::truncate(tables),
+        Op::Truncate(_) => wire::truncate(concerned),
         Op::Message(content) => wire::message(change.lsn + 8, "tributary/s", content),
         Op::Alter => return None,
     })

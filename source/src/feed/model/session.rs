@@ -1,25 +1,24 @@
 //! A session of the model: the real feed between a walsender and a broker, with the loop around it told again in small steps.
 
 use std::cell::RefCell;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use schemas::Lsn;
 use schemas::event::LoadMode;
 
-use super::Rule;
 use super::broker::{self, Batch, Commit};
 use super::edges::{Open, Server, View, parts, send_commit};
-use super::process::{Belongs, End, TOPICS, first_table};
+use super::process::{Belongs, End};
 use super::reader::Reader;
-use super::server::{Frame, Op, Transaction, Uid, snapshot};
+use super::relist::Relist;
+use super::server::{Frame, Transaction, Uid, snapshot};
 use super::wire::TABLES;
 use super::world::{Broken, Outside};
-use crate::feed::list::{Added, NextList};
+use super::{Rule, windows};
 use crate::feed::{Feed, Label, Taken, Urgency};
 use crate::history::{Check, Mismatch};
-use crate::lists::ListId;
 use crate::state::State;
 use crate::visibility::Snapshot;
 use crate::{Error, pgoutput};
@@ -41,29 +40,31 @@ pub(super) struct Streaming {
     committed: Lsn,
     allowed: Lsn,
     observed: Option<Snapshot>,
-    pub(super) reader: Option<Reader>,
+    pub(super) readers: Vec<Reader>,
     /// Rows to be read again, by table and key.
     pub(super) moved: Vec<(u32, String)>,
-    /// The message after which another list of tables is in force; it is still to be written.
-    pub(super) list: Option<String>,
+    /// The way to another list of tables, until its message is written.
+    pub(super) list: Option<Relist>,
+    /// By load: who has written to its table since before this session, and not ended.
+    pub(super) awaited: BTreeMap<String, BTreeSet<Uid>>,
     /// Where the stream stood when this session began.
     published: Lsn,
     /// The transaction under way: its commit and its xid, of which one rule hides the latter.
     under_way: Option<(Lsn, u32)>,
 }
 
-fn feed(state: State, confirmed: u64, view: &Arc<Mutex<Option<View>>>) -> Feed {
+fn feed(state: State, confirmed: u64, view: &Arc<Mutex<Option<View>>>, touch_bytes_max: usize) -> Feed {
     let (name, messages) = ("shop".to_owned(), "tributary/s".to_owned());
     let label = Label { db: name.clone(), name, messages, tombstones: true, ..Label::default() };
-    Feed::new(label, state, Lsn(confirmed), 1 << 20, Box::new(Server(Arc::clone(view))))
+    Feed::new(label, state, Lsn(confirmed), touch_bytes_max, Box::new(Server(Arc::clone(view))))
 }
 
 /// What a first start commits: the state, and where it does so the beginning of the load.
 pub(super) fn first_batch(outside: &mut Outside, state: State, confirmed: u64) -> Result<Batch, End> {
-    let mut feed = feed(state, confirmed, &Arc::default());
+    let tables: Vec<(u32, u64)> = state.tables().map(|(oid, _)| (oid, 0)).collect();
+    let mut feed = feed(state, confirmed, &Arc::default(), usize::MAX);
     let mut batch = Batch::default();
     if outside.weather.loads {
-        let tables: Vec<(u32, u64)> = TABLES.iter().map(|(oid, _)| (*oid, 0)).collect();
         let mut open = Open { batch: &mut batch, of: 0, dice: &mut outside.dice, refused_per_mille: 0, fails: true };
         feed.begin_load("l", LoadMode::First, &tables, 1, &mut open).map_err(|_| End::Again)?;
     }
@@ -88,7 +89,7 @@ impl Streaming {
             format!("process {}: streams from {confirmed}, what is published ends at {published}", belongs.1.process)
         });
         Streaming {
-            feed: feed(state, confirmed, &view),
+            feed: feed(state, confirmed, &view, windows::touch_bytes_max(outside)),
             belongs,
             lineage,
             view,
@@ -97,48 +98,13 @@ impl Streaming {
             committed: Lsn::ZERO,
             allowed: Lsn::ZERO,
             observed: None,
-            reader: None,
+            readers: Vec::new(),
             moved,
             list: None,
+            awaited: BTreeMap::new(),
             published: published.commit,
             under_way: None,
         }
-    }
-
-    /// Another list of tables is wanted than the one that is published: it follows at a message of our own.
-    pub(super) fn follow_list(&mut self, outside: &mut Outside) -> Result<(), End> {
-        let (oid, state) = (TABLES[1].0, self.feed.state());
-        if state.table(oid).is_some() == outside.wanted {
-            return Ok(());
-        }
-        let topic = state.topics().iter().find(|topic| topic.name == TOPICS[1]).expect("it was used before");
-        let mode = if topic.topic.former.is_empty() { LoadMode::First } else { LoadMode::Replace };
-        let added = Added { oid, table: first_table(1), load: Some((mode, 0)) };
-        if !outside.keeps(Rule::ListAtMessage) {
-            return self.list_at_once(outside, added);
-        }
-        let id = ListId(u128::from(outside.next_uid()));
-        let (added, removed) = if outside.wanted { (vec![added], Vec::new()) } else { (Vec::new(), vec![oid]) };
-        let next = NextList { publications: vec!["p".into()], added, removed, ..NextList::default() };
-        self.feed.expect_list(id, next);
-        self.list = Some(format!("list/{id}"));
-        Ok(())
-    }
-
-    /// Without its rule the list is in force where the state stands.
-    fn list_at_once(&mut self, outside: &mut Outside, added: Added) -> Result<(), End> {
-        let Added { oid, table, load } = added;
-        if !outside.wanted {
-            self.feed.state.remove_table(oid);
-            return Ok(());
-        }
-        self.feed.state.add_table(oid, table);
-        let mut open =
-            Open { batch: &mut self.batch, of: 0, dice: &mut outside.dice, refused_per_mille: 0, fails: true };
-        let of = schemas::write::Transaction { xid: 0, commit_ms: 1 };
-        let mode = load.map_or(LoadMode::First, |(mode, _)| mode);
-        let id = format!("list{}", self.belongs.2);
-        self.feed.begin_load_within(&id, mode, &[(oid, 0)], of, &mut open).map_err(|_| End::Again)
     }
 
     /// What is left in memory when it ends.
@@ -159,7 +125,7 @@ impl Streaming {
         all && self.feed.urgency() == Urgency::None
             // Where nothing was published there is nothing to compare.
             && (self.feed.check.is_done() || stream.history.is_empty())
-            && self.reader.is_none()
+            && self.readers.is_empty()
             && self.moved.is_empty()
             && self.feed.state().table(TABLES[1].0).is_some() == outside.wanted
             && self.feed.state().loads().next().is_none()
@@ -168,14 +134,28 @@ impl Streaming {
     pub(super) fn step(&mut self, outside: &mut Outside, act: usize) -> Result<(), End> {
         match act {
             // A load would hardly begin before the faults are over.
-            _ if outside.noisy && outside.weather.loads && act % 5 < 2 => Reader::step(self, outside),
+            _ if outside.noisy && outside.weather.loads && act % 5 < 2 => self.beside(outside),
             0..24 => self.receive(outside),
             24..60 => self.consume(outside),
             60..70 if self.feed.urgency() > Urgency::None => self.settle(outside),
             60..70 => Ok(()),
             70..76 => self.observe(outside),
             76..84 => self.report(outside),
-            _ => Reader::step(self, outside),
+            _ => self.beside(outside),
+        }
+    }
+
+    /// What goes on beside the stream: another list on its way, readers of chunks.
+    fn beside(&mut self, outside: &mut Outside) -> Result<(), End> {
+        if !self.is_connected(outside) {
+            return Err(End::Again);
+        }
+        match self.list.take_if(|_| self.readers.is_empty() || outside.dice.below(2) == 0) {
+            Some(list) => {
+                self.list = list.step(self, outside);
+                Ok(())
+            }
+            None => Reader::step(self, outside),
         }
     }
 
@@ -270,8 +250,12 @@ impl Streaming {
         let before = (self.feed.state().stream.position, self.feed.state().stream.history.len());
         let refused_per_mille = if outside.noisy { outside.weather.refusals } else { 0 };
         let fails = outside.keeps(Rule::RefusalFails);
+        let aside = windows::before(&mut self.feed, outside.out, &message);
         let mut open = Open { batch: &mut self.batch, of: *of, dice: &mut outside.dice, refused_per_mille, fails };
-        let taken = self.feed.data(Lsn(*start), payload, 1, &mut open)?;
+        let taken = self.feed.data(Lsn(*start), payload, 1, &mut open);
+        let xid = self.under_way.map_or(0, |(_, xid)| xid);
+        windows::behind(&mut self.feed, outside, aside, &message, xid);
+        let taken = taken?;
         if self.feed.state().stream.position != before.0 {
             self.batch.used.insert(*of);
         }
@@ -379,8 +363,9 @@ impl Streaming {
             return Err(Broken::new("confirmed, but not published").into());
         }
         let server = &outside.servers[at];
-        // What is not streamed, as DDL alone, cannot be waited for: its lock keeps readers of chunks out until it is visible.
-        let streamed = |tx: &&Transaction| tx.changes.iter().any(|change| !matches!(change.op, Op::Alter));
+        // What is not streamed cannot be waited for. DDL alone keeps readers of chunks out by its lock until it is visible, and
+        // whoever writes to a table that is not published yet is waited for by his.
+        let streamed = |tx: &&Transaction| server.is_streamed(tx);
         let mut below = server.wal.iter().filter(|tx| tx.commit < allowed && tx.commit >= start).filter(streamed);
         match below.find(|transaction| server.invisible.contains(&transaction.uid)) {
             Some(_) => Err(Broken::new("confirmed, but not visible").into()),

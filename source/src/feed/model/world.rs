@@ -1,6 +1,8 @@
 //! The world of the model: servers, broker and processes, stepped in an order that the dice choose, first with faults and then
 //! in peace, until everything has arrived.
 
+use std::collections::BTreeSet;
+
 use schemas::Position;
 
 use super::Rule;
@@ -51,6 +53,8 @@ pub(super) struct Outside {
     pub(super) disasters: u32,
     /// Whether the second table is to be published.
     pub(super) wanted: bool,
+    /// Loads of added tables for whose straddling transactions somebody has begun to wait.
+    pub(super) waits_begun: BTreeSet<String>,
     /// A restored disk was written on beyond what it was flushed to, before anybody looked, and nothing published was lost: what
     /// the state says of flushed cannot be known to be wrong.
     pub(super) blind: bool,
@@ -116,7 +120,7 @@ pub(super) struct Run {
 }
 
 /// How long it may take in peace until everything has arrived.
-const PEACE_STEPS: usize = 2_000;
+const PEACE_STEPS: usize = 4_000;
 
 impl World {
     pub(super) fn run(mut dice: Dice, weather: Weather, out: Option<Rule>, traced: bool) -> Run {
@@ -128,8 +132,10 @@ impl World {
                 }
             }
         }
+        let mut server = Server::new(base, Vec::new(), 96);
+        server.publication = vec![(0, !weather.latecomer)];
         let outside = Outside {
-            servers: vec![Server::new(base, Vec::new(), 96)],
+            servers: vec![server],
             primary: 0,
             former: Vec::new(),
             standby: None,
@@ -142,6 +148,7 @@ impl World {
             stolen: false,
             disasters: 0,
             wanted: true,
+            waits_begun: BTreeSet::new(),
             blind: false,
             uids: 0,
             clock: 1_000_000,
