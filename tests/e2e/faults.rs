@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use harness::faults::{self, plan};
+use harness::faults::snapshot::plan::Plan;
+use harness::faults::snapshot::{Scale, plan::Company};
+use harness::faults::{self, Campaign, Verdict, plan};
 use harness::oracle::{audit, journal};
 use harness::process::Part;
 use harness::servers::Role;
@@ -87,15 +89,32 @@ async fn a_source_bears_what_a_few_seeds_bring() {
     const SEEDS: u64 = 3;
     let first = seed::draw();
     println!("seeds {first} and the next {}, repeated by TRIBUTARY_SEED={first}", SEEDS - 1);
+    bears(Campaign::Source, (0..SEEDS).map(|n| first.wrapping_add(n))).await;
+}
+
+/// Some seeds of the other campaign: one for each company that a load can have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_is_exact_from_its_end_on_whatever_a_few_seeds_bring() {
+    const SCALE: Scale = Scale { deaths_max: 6, transactions_per_second: 100 };
+    let first = seed::draw();
+    let has = |company| move |seed: &u64| Plan::draw(*seed, SCALE.deaths_max).company == company;
+    let from_first = || (0..).map(|n| first.wrapping_add(n));
+    let seeds_of = |company: Company| from_first().find(has(company)).expect("each is drawn sooner or later");
+    let seeds = Company::ALL.map(seeds_of);
+    println!("seeds {seeds:?}, repeated by TRIBUTARY_SEED={first}");
+    bears(Campaign::Snapshot(SCALE), seeds).await;
+}
+
+async fn bears(campaign: Campaign, seeds: impl IntoIterator<Item = u64>) {
     let faults_found = RefCell::new(String::new());
-    let told = |verdict: &faults::Verdict| {
-        println!("seed {} ({:.1} s): {}", verdict.seed, verdict.lasted.as_secs_f64(), verdict.plan);
+    let told = |verdict: &Verdict| {
+        let Verdict { seed, plan, remarks, .. } = verdict;
+        println!("seed {seed} ({:.1} s; {remarks}): {plan}", verdict.lasted.as_secs_f64());
         if let Some(fault) = &verdict.fault {
-            faults_found.borrow_mut().push_str(&format!("seed {}: {}\n  {fault}\n", verdict.seed, verdict.plan));
+            faults_found.borrow_mut().push_str(&format!("seed {seed}: {plan}\n  {fault}\n"));
         }
     };
-    let seeds = (0..SEEDS).map(|n| first.wrapping_add(n));
-    faults::run(seeds, 1, told).await.expect("the servers start");
+    faults::run(campaign, seeds, 1, told).await.expect("the servers start");
     let faults_found = faults_found.into_inner();
     assert!(faults_found.is_empty(), "{faults_found}");
 }

@@ -3,12 +3,15 @@
 //!     seed ─▶ plan (pure) ─▶ trial: writers ─▶ PostgreSQL ─▶ proxy ─▶ source ─▶ proxy ─▶ Kafka
 //!                              │                                 ▲ killed, failed, delayed, frozen
 //!                              └─▶ verdict: order, density, no duplicate, no gap against two logs of all commits
+//!                                  snapshot: the topics, folded up to many places on the way, are the tables there
 //!
 //! A lane is one PostgreSQL and one broker behind proxies; trials follow each other there, with a database, a slot and
 //! topics of their own. Where a standby is to be promoted the trial has a lane to itself. Knows the product by its command line and its topics, and by the names of its failpoints.
 
 mod lane;
 pub mod plan;
+pub mod snapshot;
+mod stage;
 mod trial;
 
 use std::cell::RefCell;
@@ -30,17 +33,31 @@ pub struct Verdict {
     /// What it was drawn from.
     pub seed: u64,
     /// What befell the source, in words.
-    pub plan: plan::Plan,
+    pub plan: String,
     /// How long it took.
     pub lasted: Duration,
-    /// How often the source did not come to the point at which it was to die.
-    pub unreached: u32,
+    /// What else is worth knowing.
+    pub remarks: String,
     /// What was found wrong; with it the end of the source's log.
     pub fault: Option<String>,
 }
 
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+pub enum Campaign {
+    /// That each change is published once.
+    Source,
+    /// That a copy is exact from its end on.
+    Snapshot(snapshot::Scale),
+}
+
 /// Runs a trial for each seed, on so many lanes at a time. `told` hears of each verdict as it falls.
-pub async fn run(seeds: impl IntoIterator<Item = u64>, lanes: usize, told: impl Fn(&Verdict)) -> Result<usize, Error> {
+pub async fn run(
+    campaign: Campaign,
+    seeds: impl IntoIterator<Item = u64>,
+    lanes: usize,
+    told: impl Fn(&Verdict),
+) -> Result<usize, Error> {
     let queue = RefCell::new(seeds.into_iter().collect::<VecDeque<_>>());
     let lanes = lanes.min(queue.borrow().len());
     let work = async || {
@@ -50,7 +67,10 @@ pub async fn run(seeds: impl IntoIterator<Item = u64>, lanes: usize, told: impl 
             // In a statement of its own: the queue is let go before the trial.
             let next = queue.borrow_mut().pop_front();
             let Some(seed) = next else { break };
-            let verdict = trial::run(&mut lane, seed).await?;
+            let verdict = match campaign {
+                Campaign::Source => trial::run(&mut lane, seed).await?,
+                Campaign::Snapshot(scale) => snapshot::run(&mut lane, seed, scale).await,
+            };
             told(&verdict);
             if verdict.fault.is_some() {
                 failed += 1;

@@ -84,6 +84,11 @@ impl Lane {
         self.standby.as_ref()
     }
 
+    /// A standby of the primary, by this name. Whoever asks for it keeps it.
+    pub async fn follow(&self, name: &str) -> Result<Postgres, Error> {
+        self.postgres.standby(name, &[]).await
+    }
+
     /// The primary is gone for good, and its standby takes its place under its address.
     pub async fn fail_over(&mut self) -> Result<(), Error> {
         let mut standby = self.standby.take().ok_or_else(|| Error::new("this lane has no standby"))?;

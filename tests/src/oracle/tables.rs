@@ -25,9 +25,7 @@ pub async fn compare(source: &Client, target: &Client, table: &Table) -> Result<
 
 /// Whether a table holds exactly these rows.
 pub async fn compare_rows(client: &Client, table: &Table, rows: &[Row]) -> Result<(), String> {
-    let columns = columns(client, table).await?;
-    let text = dump(client, table, &columns).await?;
-    let mut expected: Vec<Row> = lines(&text).into_iter().map(|line| row(&columns, line)).collect();
+    let mut expected = self::rows(client, table).await?;
     let mut found = rows.to_vec();
     expected.sort();
     found.sort();
@@ -38,6 +36,13 @@ pub async fn compare_rows(client: &Client, table: &Table, rows: &[Row]) -> Resul
     let (left, right) = (print(&expected), print(&found));
     let difference = difference(&as_strs(&left), &as_strs(&right));
     Err(format!("{} and the fold of its topic: {difference}", table.name))
+}
+
+/// The rows of a table, as this client sees it.
+pub async fn rows(client: &Client, table: &Table) -> Result<Vec<Row>, String> {
+    let columns = columns(client, table).await?;
+    let text = dump(client, table, &columns).await?;
+    Ok(lines(&text).into_iter().map(|line| row(&columns, line)).collect())
 }
 
 /// How many rows a table has.

@@ -19,6 +19,8 @@ use serde_json::value::RawValue;
 use super::tables::Row;
 use crate::Error;
 
+pub use fold::{Fold, Told};
+
 /// How long reading one topic to its end may take.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 
@@ -50,6 +52,8 @@ pub struct Event {
     after: Option<BTreeMap<String, Box<RawValue>>>,
     #[serde(default)]
     unchanged: Vec<String>,
+    #[serde(default)]
+    reselected: Vec<String>,
     /// Present on the delete of a key change.
     #[serde(default)]
     pub moved_to: Option<Box<RawValue>>,
@@ -96,6 +100,13 @@ impl Record {
             (Some(Ok(commit)), Some(Ok(change))) => Ok((commit, change)),
             _ => Err(self.fault(&format!("has the position {text:?}"))),
         }
+    }
+
+    /// The commit's place in the WAL.
+    pub fn commit(&self) -> Result<u64, String> {
+        let text = self.position()?;
+        let commit = text.split('.').next().unwrap_or_default();
+        u64::from_str_radix(commit, 16).map_err(|_| self.fault(&format!("has the position {text:?}")))
     }
 
     fn seq(&self) -> Result<u64, String> {
@@ -158,11 +169,9 @@ impl Records {
     ///
     /// Once a partition's load is over every event must fit what stands there: nothing is created twice, and nothing updated or deleted that is not there.
     pub fn fold(&self) -> Result<Vec<Row>, String> {
-        let mut partitions = BTreeMap::<i32, fold::Partition>::new();
-        for record in &self.0 {
-            partitions.entry(record.partition).or_default().apply(record)?;
-        }
-        Ok(partitions.into_values().flat_map(|partition| partition.into_rows()).collect())
+        let mut fold = Fold::default();
+        self.0.iter().try_for_each(|record| fold.apply(record))?;
+        Ok(fold.into_rows().collect())
     }
 }
 

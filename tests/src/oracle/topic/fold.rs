@@ -1,31 +1,69 @@
-//! The changes of one partition applied in their order, and what must not happen on the way.
+//! The changes of a topic applied in the order of each partition, and what must not happen on the way.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use super::Record;
+use super::{Event, Record};
 use crate::oracle::tables::Row;
+
+/// What a topic tells so far.
+#[derive(Default)]
+pub struct Fold(BTreeMap<i32, Partition>);
+
+/// A row as it is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Told<'f> {
+    /// Its columns.
+    pub row: &'f Row,
+    /// Those that the topic cannot know at this place, or knows from later on: a moved row's that were not in the stream.
+    pub open: Option<&'f BTreeSet<String>>,
+}
+
+impl Fold {
+    /// One more record, in the order of its partition.
+    pub fn apply(&mut self, record: &Record) -> Result<(), String> {
+        self.0.entry(record.partition).or_default().apply(record)
+    }
+
+    /// The rows.
+    pub fn rows(&self) -> impl Iterator<Item = Told<'_>> {
+        self.0
+            .values()
+            .flat_map(|partition| partition.rows.iter().map(|(key, row)| Told { row, open: partition.open.get(key) }))
+    }
+
+    /// What is left.
+    pub fn into_rows(self) -> impl Iterator<Item = Row> {
+        self.0.into_values().flat_map(|partition| partition.rows.into_values())
+    }
+
+    /// Where the load that began last was begun, by the place of its commit, if it has ended in every partition.
+    pub fn loaded_since(&self) -> Option<u64> {
+        let mut since = self.0.values().map(|partition| partition.loaded_since);
+        let first = since.next()??;
+        since.all(|other| other == Some(first)).then_some(first)
+    }
+}
 
 /// The rows of one partition, by the true text of their keys.
 #[derive(Default)]
-pub(super) struct Partition {
+struct Partition {
     rows: BTreeMap<String, Row>,
     /// Keys of moved rows that lack columns.
     moved: HashSet<String>,
+    /// Columns of moved rows that were read beside the stream, or could not be.
+    open: HashMap<String, BTreeSet<String>>,
     loads: HashSet<String>,
     loaded: bool,
+    /// The load that began last, and where.
+    begun: Option<(String, u64)>,
+    loaded_since: Option<u64>,
 }
 
 impl Partition {
-    /// What is left.
-    pub(super) fn into_rows(self) -> impl Iterator<Item = Row> {
-        self.rows.into_values()
-    }
-
-    /// One more record, in the partition's order.
-    pub(super) fn apply(&mut self, record: &Record) -> Result<(), String> {
+    fn apply(&mut self, record: &Record) -> Result<(), String> {
         if let Some(control) = record.headers.get("control") {
             return self.control(control, record);
         }
@@ -48,6 +86,7 @@ impl Partition {
         }
         if event.op == "d" {
             self.moved.remove(&key);
+            self.open.remove(&key);
             self.rows.remove(&key);
             return Ok(());
         }
@@ -76,8 +115,23 @@ impl Partition {
             return Err(record.fault(&format!("neither has the column {column} nor calls it unchanged")));
         }
         row.extend(after.iter().map(|(column, value)| (column.clone(), text_of(value))));
+        self.leave_open(&key, &event, after);
         self.rows.insert(key, row);
         Ok(())
+    }
+
+    /// Which columns are not those of this place: what is written whole closes what was open.
+    fn leave_open(&mut self, key: &str, event: &Event, after: &BTreeMap<String, Box<RawValue>>) {
+        let mut open = if event.op == "u" { self.open.remove(key).unwrap_or_default() } else { BTreeSet::new() };
+        open.retain(|column| !after.contains_key(column));
+        if event.op == "c" {
+            open.extend(event.reselected.iter().chain(&event.unchanged).cloned());
+        }
+        if open.is_empty() {
+            self.open.remove(key);
+        } else {
+            self.open.insert(key.to_owned(), open);
+        }
     }
 
     /// The columns of all rows are these from here on: what was dropped goes, and what was added is null until it is sent.
@@ -119,9 +173,14 @@ impl Partition {
             holder.map(|holder| holder.control.load).map_err(|cause| record.fault(&format!("names no load: {cause}")))
         };
         match kind {
-            "truncate" => self.rows.clear(),
+            "truncate" => {
+                self.rows.clear();
+                self.open.clear();
+            }
             "load_begin" => {
-                self.loads.insert(load()?);
+                let id = load()?;
+                (self.begun, self.loaded_since) = (Some((id.clone(), record.commit()?)), None);
+                self.loads.insert(id);
             }
             "load_end" => {
                 let id = load()?;
@@ -129,6 +188,7 @@ impl Partition {
                     return Err(record.fault(&format!("ends the load {id}, which never began")));
                 }
                 self.loaded = true;
+                self.loaded_since = self.begun.as_ref().filter(|(begun, _)| *begun == id).map(|(_, at)| *at);
             }
             "schema" => self.reshape(record)?,
             other => return Err(record.fault(&format!("is a control event of the unknown kind {other:?}"))),
