@@ -22,13 +22,17 @@ use crate::visibility::Snapshot;
 use crate::watch::Seen;
 use crate::watch::look::{Question, look};
 
-/// How a relation is published, read under a lock that keeps it so.
+/// Whether a column `a` of a table `c` is flagged as a part of the key by the replica identity.
+pub const IS_KEY: &str = "
+    (c.relreplident = 'f' OR EXISTS (
+        SELECT FROM pg_index i
+        WHERE i.indrelid = c.oid AND i.indimmediate AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
+          AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END))";
+
+/// How a relation is published: the columns behind its name and identity.
 const DESCRIBE: &str = "
-    SELECT n.nspname::text, c.relname::text, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod,
-           c.relreplident = 'f' OR EXISTS (
-               SELECT FROM pg_index i
-               WHERE i.indrelid = c.oid AND i.indimmediate AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
-                 AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)
+    SELECT n.nspname::text, c.relname::text, c.relreplident::text, a.attname::text, a.atttypid, a.atttypmod, ";
+const DESCRIBED: &str = "
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
     JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -122,14 +126,15 @@ pub async fn columns(client: &impl GenericClient, oid: u32) -> Result<BTreeSet<S
     Ok(rows.iter().map(|row| row.get(0)).collect())
 }
 
-/// A table as the publication would carry it, and the publication's row filter.
+/// A table as the publication would carry it.
 pub async fn describe(
     client: &impl GenericClient,
     version: u32,
     oid: u32,
     publication: &str,
 ) -> Result<pgoutput::Relation, Error> {
-    let query = format!("{DESCRIBE}{}", if version >= 150_000 { PUBLISHED_15 } else { PUBLISHED_14 });
+    let query =
+        format!("{DESCRIBE}{IS_KEY}{DESCRIBED}{}", if version >= 150_000 { PUBLISHED_15 } else { PUBLISHED_14 });
     let rows = client
         .query(&query, &[&oid, &publication])
         .await
@@ -144,21 +149,6 @@ pub async fn describe(
         relation.columns.push(column);
     }
     Ok(relation)
-}
-
-/// The condition by which the publication chooses rows of a table, as SQL; from 15 on.
-pub async fn row_filter(
-    client: &impl GenericClient,
-    version: u32,
-    publication: &str,
-    table: &TableName,
-) -> Result<Option<String>, Error> {
-    if version < 150_000 {
-        return Ok(None);
-    }
-    let query = "SELECT rowfilter FROM pg_publication_tables WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
-    let row = client.query_opt(query, &[&publication, &table.schema, &table.table]).await;
-    Ok(row.map_err(|cause| Error::statement("read the publication's row filter", cause))?.and_then(|row| row.get(0)))
 }
 
 /// The columns of the key in the order of its index, and how that sorts.

@@ -15,6 +15,7 @@ use service::config::Reader;
 use crate::columns::Rule;
 
 use crate::keeper::Alarms;
+use crate::snapshot::Limits;
 
 /// Whether the rows that are there already are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,6 +176,14 @@ pub struct Config {
     pub chunk_bytes_max: usize,
     /// How many rows a chunk holds.
     pub chunk_rows_max: usize,
+    /// How many chunks are read at the same time, each over a connection of its own.
+    pub snapshot_readers: usize,
+    /// Rows a second that loads read; 0: as many as come.
+    pub snapshot_rows_per_second_max: u64,
+    /// What loads wait for.
+    pub snapshot_limits: Limits,
+    /// How long a statement that reads a chunk may take.
+    pub snapshot_statement_timeout: Duration,
     /// How many bytes of touches are kept while chunks are read.
     pub touch_bytes_max: usize,
     /// How often we write a message of our own into the stream; none: never.
@@ -232,6 +241,17 @@ impl Config {
             transaction_bytes_max: megabytes(section, "transaction_bytes_max", 16),
             chunk_bytes_max: megabytes(section, "chunk_bytes_max", 4),
             chunk_rows_max: section.within("chunk_rows_max", 20_000, 1..=1_000_000),
+            snapshot_readers: section.within("snapshot_readers", 2, 1..=64),
+            snapshot_rows_per_second_max: section.within("snapshot_rows_per_second_max", 0, 0..=1_000_000_000),
+            snapshot_limits: Limits {
+                replica_lag_seconds_max: section.within("snapshot_replica_lag_seconds_max", 0, 0..=86_400),
+                active_backends_max: section.within("snapshot_active_backends_max", 0, 0..=100_000),
+            },
+            snapshot_statement_timeout: Duration::from_secs(section.within(
+                "snapshot_statement_timeout_seconds",
+                60,
+                1..=3_600,
+            )),
             touch_bytes_max: megabytes(section, "touch_bytes_max", 32),
             heartbeat: match section.within("heartbeat_seconds", 10, 0..=3600) {
                 0 => None,

@@ -217,6 +217,8 @@ pub struct Feed {
     outcomes: Vec<(ChunkId, Outcome)>,
     /// What the readers are to do when this is committed.
     orders: Vec<Order>,
+    /// How often a load was resumed in this session.
+    rounds: HashMap<String, u32>,
     transaction: Option<Transaction>,
     /// The open transaction asks for a state record.
     beaten: bool,
@@ -285,6 +287,7 @@ impl Feed {
             windows: Windows::new(touch_bytes_max),
             outcomes: Vec::new(),
             orders: Vec::new(),
+            rounds: HashMap::new(),
             transaction: None,
             unproven: VecDeque::new(),
             beaten: false,
@@ -329,6 +332,11 @@ impl Feed {
     /// What became of chunks. To be told to their readers after the commit, not before.
     pub fn take_outcomes(&mut self) -> Vec<(ChunkId, Outcome)> {
         std::mem::take(&mut self.outcomes)
+    }
+
+    /// Whether a chunk was settled since outcomes were last taken.
+    pub fn has_outcomes(&self) -> bool {
+        !self.outcomes.is_empty()
     }
 
     /// What the readers are to do from now on. To be told to them after the commit, not before.

@@ -66,14 +66,14 @@ pub enum Input {
         /// Answered when touches are kept.
         opened: oneshot::Sender<()>,
         /// Answered when the chunk is committed, or must be read again.
-        settled: oneshot::Sender<Outcome>,
+        settled: oneshot::Sender<Verdict>,
     },
     /// A reader has read its chunk.
     Filled {
         /// The chunk.
         id: ChunkId,
         /// What it read.
-        chunk: Chunk,
+        chunk: Box<Chunk>,
     },
     /// A reader gave up on a chunk.
     Close {
@@ -98,6 +98,15 @@ pub enum Input {
     Failed(Error),
     /// Finish what is open, then end.
     Stop,
+}
+
+/// What the loop has done with a chunk.
+#[derive(Debug)]
+pub struct Verdict {
+    /// What became of it.
+    pub outcome: Outcome,
+    /// How long the stream waited for it.
+    pub took: Duration,
 }
 
 /// How far a session has come, for whoever judges outages by it.
@@ -295,6 +304,10 @@ impl Helpers {
             version: survey.version,
             chunk_bytes_max: config.chunk_bytes_max,
             chunk_rows_max: config.chunk_rows_max,
+            readers: config.snapshot_readers,
+            rows_per_second_max: config.snapshot_rows_per_second_max,
+            limits: config.snapshot_limits.clone(),
+            statement_timeout: config.snapshot_statement_timeout,
             rules: rules.clone(),
             named: named.clone(),
         };
@@ -375,7 +388,7 @@ fn tasks(state: &State) -> Vec<Task> {
     state.moved().for_each(|(oid, key)| moved.entry(oid).or_default().push(key.to_owned()));
     let of_moved = |(oid, keys)| {
         let name = state.table(oid)?.name.clone();
-        Some(Task { oid, name, work: Work::Keys { load: None, keys } })
+        Some(Task { oid, name, round: 0, work: Work::Keys { load: None, keys } })
     };
     let again = moved.into_iter().filter_map(of_moved);
     again.chain(state.loads().flat_map(|(id, _)| snapshot::of_load(state, id))).collect()

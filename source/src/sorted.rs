@@ -113,6 +113,12 @@ impl Sorting {
         self.bounded(texts, "<=", [Sign::LessOrEqual, Sign::Less], Sign::LessOrEqual)
     }
 
+    /// A key as values of its columns' types, as a list.
+    pub fn literals(&self, texts: &[String]) -> String {
+        let literals = self.0.iter().zip(texts).map(|((_, sorted), text)| sorted.literal(text));
+        literals.collect::<Vec<_>>().join(", ")
+    }
+
     /// The last key in front of this one, of a table as SQL writes it.
     pub fn in_front_of(&self, table: &str, texts: &[String]) -> String {
         let before = self.bounded(texts, "<", [Sign::LessOrEqual, Sign::Less], Sign::Less);
@@ -129,8 +135,7 @@ impl Sorting {
     /// still be entered by the first column.
     fn bounded(&self, texts: &[String], plain: &str, [at, beyond]: [Sign; 2], last: Sign) -> String {
         if self.0.iter().all(|(_, sorted)| sorted.is_plain()) {
-            let literals = self.0.iter().zip(texts).map(|((_, sorted), text)| sorted.literal(text));
-            return format!("({}) {plain} ({})", self.expressions(), literals.collect::<Vec<_>>().join(", "));
+            return format!("({}) {plain} ({})", self.expressions(), self.literals(texts));
         }
         let mut columns = self.0.iter().zip(texts).rev();
         let Some(((name, sorted), text)) = columns.next() else { return "true".to_owned() };

@@ -110,6 +110,8 @@ pub struct Chunk {
     pub ranges_of: Option<RangesOf>,
     /// The load that it was read for; none for rows that moved.
     pub load: Option<String>,
+    /// How often that had been ordered before.
+    pub round: u32,
 }
 
 /// What a chunk's range is a range of.

@@ -15,6 +15,7 @@ mod lists;
 mod neighbours;
 mod published_once;
 mod random;
+mod readers;
 mod routing;
 mod servers;
 mod shutdown;

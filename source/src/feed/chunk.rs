@@ -174,9 +174,13 @@ impl Feed {
         Ok(rows)
     }
 
-    /// The load that a chunk was read for, and what it has done of the table, if it is not over.
+    /// The load that a chunk was read for, and what it has done of the table, if it is not over, and nobody else was told
+    /// meanwhile to read the same.
     fn load_of<'c>(&self, chunk: &'c Chunk, oid: u32) -> Option<(&'c str, &LoadTable)> {
         let load = chunk.load.as_deref()?;
+        if self.rounds.get(load).copied().unwrap_or_default() != chunk.round {
+            return None;
+        }
         Some((load, self.state.load_table(load, oid)?))
     }
 
@@ -224,7 +228,7 @@ impl Feed {
         let Some(mut table) = self.state.load_table(load, oid).cloned() else { return Ok(()) };
         table.rows += rows;
         range::settle(&mut table, range.clone(), of);
-        if range::next(&table.done).is_some() {
+        if !range::is_all(&table.done) {
             self.state.set_load_table(load, oid, Some(table));
             return Ok(());
         }

@@ -13,7 +13,7 @@ use schemas::{Columns, Position, TableName};
 use super::{Feed, Outbox, Transaction};
 use crate::Error;
 use crate::command::{Command, Malformed, Mode, Wish};
-use crate::snapshot::{self, Order};
+use crate::snapshot::{self, Order, Task};
 
 /// The most refusals that wait to be told: whoever writes many is told of by the first ones.
 const TOLD_MAX: usize = 20;
@@ -198,6 +198,8 @@ impl Feed {
                 // A chunk that is under way still counts; the state knows what is left when it is resumed.
                 self.orders.push(Order::Cancel { load: id.to_owned() });
             } else {
+                // From here on it counts no more: others are told to read the same.
+                *self.rounds.entry(id.to_owned()).or_default() += 1;
                 self.order(id);
             }
         }
@@ -228,7 +230,9 @@ impl Feed {
     }
 
     fn order(&mut self, id: &str) {
-        self.orders.extend(snapshot::of_load(&self.state, id).into_iter().map(Order::Do));
+        let round = self.rounds.get(id).copied().unwrap_or_default();
+        let tasks = snapshot::of_load(&self.state, id).into_iter();
+        self.orders.extend(tasks.map(|task| Order::Do(Task { round, ..task })));
     }
 
     /// Whether a load of the table is under way; lists of keys are independent of it.

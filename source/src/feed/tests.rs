@@ -549,6 +549,7 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
         part: Part::Range(range),
         ranges_of: None,
         load: Some("l".into()),
+        round: 0,
         fingerprint: crate::relation::fingerprint(&users('d')),
     }
 }

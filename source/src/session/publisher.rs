@@ -18,7 +18,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::Input;
+use super::{Input, Verdict};
 use crate::feed::{self, Feed, Outbox, Outcome, Taken, Urgency};
 use crate::keeper::Seen;
 use crate::snapshot::Order;
@@ -120,7 +120,11 @@ pub struct Loop {
     transaction_bytes_max: usize,
     backlog: Backlog,
     stall: Option<Stall>,
-    waiting: HashMap<ChunkId, oneshot::Sender<Outcome>>,
+    waiting: HashMap<ChunkId, oneshot::Sender<Verdict>>,
+    /// How long the stream waited while a chunk was published that is not committed yet.
+    chunk_took: Duration,
+    /// How long a commit takes that has no chunk in it.
+    commit_took: Duration,
     /// What this session has in a committed state record.
     committed: Lsn,
     settled_at: Instant,
@@ -173,6 +177,8 @@ impl Loop {
             backlog: Backlog::new(),
             stall: None,
             waiting: HashMap::new(),
+            chunk_took: Duration::ZERO,
+            commit_took: Duration::ZERO,
             committed: Lsn::ZERO,
             settled_at: Instant::now(),
             urgent_since: None,
@@ -271,17 +277,20 @@ impl Loop {
                     self.feed.open_window(id, oid);
                 }
                 self.waiting.insert(id, settled);
+                self.tell_windows();
                 // A reader that is gone opens no chunk.
                 let _ = opened.send(());
             }
             Input::Filled { id, chunk } => {
-                if !self.feed.fill_window(id, chunk) {
-                    self.answer(id, Outcome::Again("the window was given up"));
+                if !self.feed.fill_window(id, *chunk) {
+                    let outcome = Outcome::Again("the window was given up");
+                    self.answer(id, Verdict { outcome, took: Duration::ZERO });
                 }
             }
             Input::Close { id } => {
                 self.feed.close_window(id);
                 self.waiting.remove(&id);
+                self.tell_windows();
             }
             Input::List { id, next } => self.feed.expect_list(id, next),
             Input::Watched { seen, places } => {
@@ -299,6 +308,7 @@ impl Loop {
         let now_ms = start::now_ms();
         while let Some((mut frames, bytes)) = self.backlog.pop_front() {
             while let Some(frame) = frames.as_slice().first() {
+                let begun = is_message(frame).then(Instant::now);
                 let taken = match frame {
                     Frame::Data { start, payload, .. } => self.feed.data(*start, payload, now_ms, transaction)?,
                     Frame::Keepalive { end, .. } => {
@@ -313,7 +323,12 @@ impl Loop {
                 }
                 self.stall = None;
                 frames.next();
-                if self.feed.ending().is_some() || transaction.is_due(self.transaction_bytes_max) {
+                // A chunk is committed by itself: what stands behind it waits for one, however many are on their way.
+                let has_chunk = self.feed.has_outcomes();
+                if let Some(begun) = begun.filter(|_| has_chunk) {
+                    self.chunk_took = begun.elapsed();
+                }
+                if self.feed.ending().is_some() || has_chunk || transaction.is_due(self.transaction_bytes_max) {
                     self.settle(transaction)?;
                 }
             }
@@ -330,8 +345,10 @@ impl Loop {
         }
         let received = self.feed.received();
         let records = self.feed.take_records();
+        let begun = Instant::now();
         transaction.settle(&self.state_topic, records)?;
         failpoint::reach("committed")?;
+        let took = self.committed_in(begun.elapsed());
         self.committed = received;
         self.settled_at = Instant::now();
         self.urgent_since = None;
@@ -347,7 +364,7 @@ impl Loop {
         self.feed.take_remarks().iter().for_each(|remark| tracing::warn!("{remark}"));
         for (id, outcome) in self.feed.take_outcomes() {
             failpoint::reach("chunk-committed")?;
-            self.answer(id, outcome);
+            self.answer(id, Verdict { outcome, took });
         }
         for order in self.feed.take_orders() {
             // Readers that are gone have told why.
@@ -362,10 +379,32 @@ impl Loop {
         }
     }
 
-    fn answer(&mut self, id: ChunkId, outcome: Outcome) {
+    /// A commit took so long. How long the stream has waited for the chunk in it, beyond what a commit takes anyway.
+    fn committed_in(&mut self, took: Duration) -> Duration {
+        let published = std::mem::take(&mut self.chunk_took);
+        if published.is_zero() {
+            self.commit_took = if self.commit_took.is_zero() { took } else { (self.commit_took * 7 + took) / 8 };
+            return Duration::ZERO;
+        }
+        let waited = published + took.saturating_sub(self.commit_took);
+        metrics::histogram!("tributary_source_chunk_publish_seconds").record(waited);
+        waited
+    }
+
+    fn answer(&mut self, id: ChunkId, verdict: Verdict) {
         if let Some(reader) = self.waiting.remove(&id) {
+            self.tell_windows();
             // A reader that is gone needs no answer.
-            let _ = reader.send(outcome);
+            let _ = reader.send(verdict);
         }
     }
+
+    fn tell_windows(&self) {
+        metrics::gauge!("tributary_source_windows").set(self.waiting.len() as f64);
+    }
+}
+
+/// Whether a frame carries a logical message, which may be a chunk's marker: only then the clock is looked at.
+fn is_message(frame: &Frame) -> bool {
+    matches!(frame, Frame::Data { payload, .. } if payload.first() == Some(&b'M'))
 }

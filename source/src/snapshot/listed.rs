@@ -80,6 +80,11 @@ pub fn covered(keys: &[String], void: &[String], rows: Vec<Listed>) -> Part {
     Part::List { keys, void: void.to_vec(), rows }
 }
 
+/// Whether a text was no value of a column's type, or there is no such column.
+pub fn is_no_value(error: &postgres::Error) -> bool {
+    error.sqlstate().is_some_and(|code| code.starts_with("22") || code.starts_with("23") || code == "42703")
+}
+
 /// Numbered rows of literals that have the types of these columns, and which of them are equal.
 fn asked(table: &str, columns: &[String], literals: impl Iterator<Item = (usize, String)>) -> String {
     let names = list((0..columns.len()).map(|i| format!("k{i}")));

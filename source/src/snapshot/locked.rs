@@ -1,112 +1,281 @@
 //! One chunk's reading: the table's lock, the snapshot under it, the table's shape as the publication has it, and its rows.
 //!
+//!     BEGIN, LOCK ─┐
+//!     snapshot, shape ─┴─ one round trip ─▶ where does the chunk end? ─▶ COPY ─▶ COMMIT
+//!
 //! I/O only. Knows nothing of windows and markers.
 
 use std::pin::pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use postgres::tokio_postgres::Transaction;
-use schemas::TableName;
+use postgres::tokio_postgres::{Client, SimpleQueryMessage};
 use schemas::state::Range;
 
-use super::paging::{Facts, Paging, Place};
+use super::paging::{Paging, Place};
+use super::shape::{Answer, Question, Shape, Shapes};
 use super::{Settings, Target, by_keys, listed};
-use crate::columns::Ruled;
-use crate::relation::{Relation, fingerprint};
+use crate::visibility::Snapshot;
 use crate::window::{Chunk, Part, RangesOf, Rows};
-use crate::{Error, catalog, copy};
+use crate::{Error, copy};
 
 /// How long a chunk waits for its table's lock before it lets others pass.
-const LOCK_TIMEOUT_MS: u32 = 2_000;
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Locks the table before the transaction takes its snapshot: TRUNCATE and rewriting DDL would show a snapshot older than
-/// them an empty table.
-pub async fn read(
-    transaction: &Transaction<'_>,
-    settings: &Settings,
-    table: &Target,
-    called: &str,
-    part: &Part,
-    rows_max: usize,
-) -> Result<Option<Chunk>, Error> {
-    let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", table.name), cause);
-    let lock = format!("SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}; LOCK TABLE {called} IN ACCESS SHARE MODE");
-    transaction.batch_execute(&lock).await.map_err(failed)?;
-    let snapshot = catalog::snapshot(transaction).await?;
-    // The name may have gone to another table between the look-up and the lock.
-    let same =
-        transaction.query_one("SELECT to_regclass($1)::oid IS NOT DISTINCT FROM $2::oid", &[&called, &table.oid]).await;
-    if !same.map_err(failed)?.get::<_, bool>(0) {
-        return Ok(None);
+/// What is to be read.
+pub struct Asked<'a> {
+    /// The table.
+    pub table: &'a Target,
+    /// Which of its rows.
+    pub part: &'a Part,
+    /// What a load has done, where that is to be put in key order, and nothing else.
+    pub unordered: Option<&'a [Range]>,
+    /// No more rows of a range than this.
+    pub rows_max: usize,
+    /// Whether it is asked first where a chunk of so many rows ends, for others to go on behind it.
+    pub is_shared: bool,
+}
+
+/// What came of it.
+pub enum Reading {
+    /// Rows, and how long the COPY of them took.
+    Read(Box<Chunk>, Duration),
+    /// What was done, in key order.
+    Ordered(Vec<Range>),
+    /// The table is told into ranges otherwise by now, and by what: those that are to be read mean nothing any more.
+    Elsewhere(String),
+    /// Something was not as it was a moment before: at once again.
+    Again(&'static str),
+    /// Others hold the table.
+    Locked,
+    /// A statement took too long.
+    Slow,
+    /// The publication does not have the table.
+    Unpublished,
+    /// There is no such table any more.
+    Dropped,
+}
+
+/// A connection, and the question prepared on it.
+pub struct Session {
+    pub(super) client: Client,
+    question: Question,
+    shapes: Shapes,
+    settings: Settings,
+}
+
+impl Session {
+    /// Over a connection that has no other user.
+    pub async fn new(client: Client, shapes: Shapes, settings: Settings) -> Result<Session, Error> {
+        let question = Question::prepare(&client, &settings).await?;
+        Ok(Session { client, question, shapes, settings })
     }
-    let relation = catalog::describe(transaction, settings.version, table.oid, &settings.publication).await?;
-    let cut = match settings.rules.get(table.oid) {
-        None => None,
-        Some(Ruled { rule, columns }) => {
-            Some(rule.cut(&relation, columns).map_err(|cause| Error::hidden(&relation, cause))?)
-        }
-    };
-    let (relation, fingerprint) = match &cut {
-        None => (relation.clone(), fingerprint(&relation)),
-        Some(cut) => (cut.relation.clone(), cut.fingerprint),
-    };
-    let name = TableName::new(&relation.schema, &relation.table);
-    let details = catalog::details(transaction, &relation, &settings.named).await?;
-    let filter = catalog::row_filter(transaction, settings.version, &settings.publication, &name).await?;
-    let described = Relation::new(&relation, &details, "", "");
-    let described = described.map_err(|cause| Error::NoKey { table: name.clone(), cause })?;
-    // Without a file of its own it is partitioned. Under the lock it keeps the one that it has.
-    let file = transaction.query_one("SELECT pg_relation_filenode($1::oid)", &[&table.oid]).await.map_err(failed)?;
-    let facts = Facts { file: file.get(0), known: table.ranges_of.as_deref(), is_bounded: table.is_bounded };
-    let only = if facts.file.is_none() { "" } else { "ONLY " };
-    let paging = Paging::new(&described, facts);
-    let is_range = matches!(part, Part::Range(_));
-    if let Some(settings) = paging.settings().filter(|_| is_range) {
-        transaction.batch_execute(settings).await.map_err(failed)?;
-    }
-    let query = match part {
-        Part::Range(range) => paging.select(&described, only, range, filter.as_deref(), rows_max),
-        Part::Keys(keys) => by_keys::select(&described, only, keys, filter.as_deref()),
-        Part::List { keys, .. } => listed::select(&described, only, keys, filter.as_deref()),
-    };
-    let columns = relation.columns.len();
-    let mut rows = Rows::new(columns);
-    let mut buffer = Vec::new();
-    let (mut full, mut found, mut place) = (false, Vec::new(), None);
-    let mut lines = pin!(transaction.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
-    while let Some(line) = lines.try_next().await.map_err(failed)? {
-        // What is over budget is read and forgotten: the next chunk begins with it.
-        full = full || (rows.bytes() >= settings.chunk_bytes_max && !matches!(part, Part::Keys(_)));
-        if !full {
-            let bad = || Error::Copy(name.clone());
-            let line = match part {
-                Part::List { .. } => {
-                    let (row, rest) = listed::row(&line).ok_or_else(bad)?;
-                    found.push(row);
-                    rest
-                }
-                Part::Range(_) if paging.has_places() => {
-                    // Where the last row lies speaks for all before it.
-                    let comes_next = |(next, _): &(Place, &[u8])| place.is_none_or(|last| last < *next);
-                    let (next, rest) = Place::split(&line).filter(comes_next).ok_or_else(bad)?;
-                    place = Some(next);
-                    rest
-                }
-                Part::Range(_) | Part::Keys(_) => &line[..],
-            };
-            copy::add_line(line, columns, &mut rows, &mut buffer, cut.as_ref())
-                .ok_or_else(|| Error::Copy(name.clone()))?;
+
+    /// Reads a chunk in a transaction of its own. `split` is told where the chunk ends, as soon as that is known.
+    pub async fn read(&self, asked: &Asked<'_>, split: impl FnOnce(Vec<String>)) -> Result<Reading, Error> {
+        let known = self.shapes.get(asked.table.oid);
+        let called = match &known {
+            Some(shape) => shape.called.clone(),
+            // Looked up outside of the transaction: the lock has to come before its snapshot.
+            None => match self.called(asked.table).await? {
+                Some(called) => called,
+                None => return Ok(Reading::Dropped),
+            },
+        };
+        let was_known = known.is_some();
+        let read = self.within(asked, &called, known, split).await;
+        let end = if matches!(read, Ok(Reading::Read(..))) { "COMMIT" } else { "ROLLBACK" };
+        let ended = self.client.batch_execute(end).await;
+        let failed = match read {
+            Ok(reading) => {
+                ended.map_err(|cause| self.failed(asked.table, cause))?;
+                return Ok(reading);
+            }
+            Err(Error::Postgres(error)) => error,
+            Err(other) => return Err(other),
+        };
+        self.shapes.forget(asked.table.oid);
+        match failed.sqlstate() {
+            // Renamed while the lock was waited for, or altered since it was last looked at: looked up anew.
+            Some("42P01" | "3F000") => Ok(Reading::Again("the table was renamed")),
+            // Of another type since the keys were looked at.
+            _ if matches!(asked.part, Part::List { .. }) && listed::is_no_value(&failed) => {
+                Ok(Reading::Again("a key's column was altered"))
+            }
+            Some("42703" | "42704") if was_known => Ok(Reading::Again("the table was altered")),
+            Some("55P03") => Ok(Reading::Locked),
+            Some("57014") => Ok(Reading::Slow),
+            _ => Err(failed.into()),
         }
     }
-    let part = match part {
-        Part::Range(range) => {
-            let whole = !full && rows.len() < rows_max;
-            let upto = if whole { range.upto.clone() } else { paging.end(&rows, place) };
-            Part::Range(Range { after: range.after.clone(), upto })
+
+    fn failed(&self, table: &Target, cause: tokio_postgres::Error) -> Error {
+        postgres::Error::statement(format!("read a chunk of {}", table.name), cause).into()
+    }
+
+    /// What the server calls a table; `None` if it is gone.
+    pub async fn called(&self, table: &Target) -> Result<Option<String>, Error> {
+        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
+        let row = self.client.query_opt(query, &[&table.oid]).await.map_err(|cause| self.failed(table, cause))?;
+        Ok(row.map(|row| row.get(0)))
+    }
+
+    async fn within(
+        &self,
+        asked: &Asked<'_>,
+        called: &str,
+        known: Option<Arc<Shape>>,
+        split: impl FnOnce(Vec<String>),
+    ) -> Result<Reading, Error> {
+        // The lock comes before the transaction takes its snapshot: TRUNCATE and rewriting DDL would show a snapshot older
+        // than them an empty table.
+        let begin = format!(
+            "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL lock_timeout = {}; SET LOCAL statement_timeout = {}; LOCK TABLE {called} IN ACCESS SHARE MODE",
+            LOCK_TIMEOUT.as_millis(),
+            self.settings.statement_timeout.as_millis(),
+        );
+        // Both are on their way at once, and answered in this order.
+        let (begun, answer) =
+            tokio::join!(self.client.batch_execute(&begin), self.question.ask(&self.client, asked.table, called));
+        begun.map_err(|cause| self.failed(asked.table, cause))?;
+        let (told, snapshot) = match answer? {
+            Answer::Told(told, snapshot) => (told, snapshot),
+            Answer::Unpublished => return Ok(Reading::Unpublished),
+            // The name has gone to another table between the look-up and the lock.
+            Answer::Renamed => {
+                self.shapes.forget(asked.table.oid);
+                return Ok(Reading::Again("the table was renamed"));
+            }
+        };
+        let shape = match known.filter(|shape| shape.fits(&told)) {
+            Some(shape) => shape,
+            None => {
+                let shape = Arc::new(Shape::new(&self.client, &self.settings, called, told).await?);
+                self.shapes.set(asked.table.oid, shape.clone());
+                shape
+            }
+        };
+        let paging = shape.paging(asked.table);
+        if matches!(asked.part, Part::Range(_)) {
+            let found = paging.describe();
+            if asked.table.ranges_of.as_ref().is_some_and(|known| *known != found) {
+                return Ok(Reading::Elsewhere(found));
+            }
+            if let Some(unordered) = asked.unordered {
+                return Ok(Reading::Ordered(self.order(asked.table, &shape, &paging, unordered).await?));
+            }
+            if let Some(settings) = paging.settings() {
+                self.client.batch_execute(settings).await.map_err(|cause| self.failed(asked.table, cause))?;
+            }
         }
-        Part::Keys(_) => part.clone(),
-        Part::List { keys, void, .. } => listed::covered(keys, void, found),
-    };
-    let ranges_of = is_range.then(|| RangesOf { found: paging.describe(), known: table.ranges_of.clone() });
-    Ok(Some(Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None }))
+        let upto = self.boundary(asked, &shape, &paging).await?;
+        if let Some(upto) = &upto {
+            split(upto.clone());
+        }
+        self.copy(asked, &shape, &paging, snapshot, upto).await
+    }
+
+    /// The key at which a chunk of a range ends, if it does not reach to the end of it.
+    async fn boundary(&self, asked: &Asked<'_>, shape: &Shape, paging: &Paging) -> Result<Option<Vec<String>>, Error> {
+        let Part::Range(range) = asked.part else { return Ok(None) };
+        let query = paging.boundary(&shape.described, shape.told().only(), range, asked.rows_max);
+        let Some(query) = query.filter(|_| asked.is_shared) else { return Ok(None) };
+        let answer = self.client.simple_query(&query).await.map_err(|cause| self.failed(asked.table, cause))?;
+        Ok(texts(&answer).next())
+    }
+
+    /// Ranges in the order of the table, as only the server knows it.
+    async fn order(
+        &self,
+        table: &Target,
+        shape: &Shape,
+        paging: &Paging,
+        ranges: &[Range],
+    ) -> Result<Vec<Range>, Error> {
+        // What has no lower end begins the table.
+        let (lower, mut ordered): (Vec<&Range>, Vec<&Range>) = ranges.iter().partition(|range| range.after.is_some());
+        let ends: Vec<&[String]> = lower.iter().filter_map(|range| range.after.as_deref()).collect();
+        let query = paging.order(&shape.described, shape.told().only(), &ends);
+        let answer = self.client.simple_query(&query).await.map_err(|cause| self.failed(table, cause))?;
+        let places = texts(&answer).filter_map(|row| row.first()?.parse::<usize>().ok());
+        ordered.extend(places.filter_map(|place| lower.get(place).copied()));
+        if ordered.len() == ranges.len() {
+            return Ok(ordered.into_iter().cloned().collect());
+        }
+        let what = format!("{} of {} ranges", ordered.len(), ranges.len());
+        Err(postgres::Error::Protocol { operation: format!("put the parts of {} in order", table.name), what }.into())
+    }
+
+    async fn copy(
+        &self,
+        asked: &Asked<'_>,
+        shape: &Shape,
+        paging: &Paging,
+        snapshot: Snapshot,
+        upto: Option<Vec<String>>,
+    ) -> Result<Reading, Error> {
+        let failed = |cause| self.failed(asked.table, cause);
+        let (described, only, filter) = (&shape.described, shape.told().only(), shape.told().filter.as_deref());
+        let part = match asked.part {
+            Part::Range(range) => Part::Range(Range { after: range.after.clone(), upto: upto.or(range.upto.clone()) }),
+            keys => keys.clone(),
+        };
+        let query = match &part {
+            Part::Range(range) => paging.select(described, only, range, filter, asked.rows_max),
+            Part::Keys(keys) => by_keys::select(described, only, keys, filter),
+            Part::List { keys, .. } => listed::select(described, only, keys, filter),
+        };
+        let columns = shape.relation.columns.len();
+        let begun = Instant::now();
+        let mut rows = Rows::new(columns);
+        let mut buffer = Vec::new();
+        let (mut full, mut found, mut place) = (false, Vec::new(), None);
+        let mut lines = pin!(self.client.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
+        while let Some(line) = lines.try_next().await.map_err(failed)? {
+            // What is over budget is read and forgotten: the next chunk begins with it.
+            full = full || (rows.bytes() >= self.settings.chunk_bytes_max && !matches!(part, Part::Keys(_)));
+            if !full {
+                let bad = || Error::Copy(described.name.clone());
+                let line = match &part {
+                    Part::List { .. } => {
+                        let (row, rest) = listed::row(&line).ok_or_else(bad)?;
+                        found.push(row);
+                        rest
+                    }
+                    Part::Range(_) if paging.has_places() => {
+                        // Where the last row lies speaks for all before it.
+                        let comes_next = |(next, _): &(Place, &[u8])| place.is_none_or(|last| last < *next);
+                        let (next, rest) = Place::split(&line).filter(comes_next).ok_or_else(bad)?;
+                        place = Some(next);
+                        rest
+                    }
+                    Part::Range(_) | Part::Keys(_) => &line[..],
+                };
+                copy::add_line(line, columns, &mut rows, &mut buffer, shape.cut.as_ref()).ok_or_else(bad)?;
+            }
+        }
+        let ranges_of = matches!(part, Part::Range(_))
+            .then(|| RangesOf { found: paging.describe(), known: asked.table.done_of.clone() });
+        let part = match part {
+            Part::Range(range) if full || rows.len() >= asked.rows_max => {
+                Part::Range(Range { upto: paging.end(&rows, place), ..range })
+            }
+            Part::List { keys, void, .. } => listed::covered(&keys, &void, found),
+            whole => whole,
+        };
+        let (relation, fingerprint) = (shape.relation.clone(), shape.fingerprint);
+        let chunk = Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None, round: 0 };
+        Ok(Reading::Read(Box::new(chunk), begun.elapsed()))
+    }
+}
+
+/// The rows of an answer, as texts.
+fn texts(answer: &[SimpleQueryMessage]) -> impl Iterator<Item = Vec<String>> {
+    answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect())
+        }
+        _ => None,
+    })
 }

@@ -32,6 +32,8 @@ pub struct Task {
     pub oid: u32,
     /// Its name when this was asked for.
     pub name: TableName,
+    /// How often its load had been ordered before: a chunk of an earlier time counts no more, since what it covers is read again.
+    pub round: u32,
     /// All of it, or some rows.
     pub work: Work,
 }
@@ -78,7 +80,7 @@ pub fn of_load(state: &State, id: &str) -> Vec<Task> {
             Some(LoadKind::Keys) => Work::Keys { load: Some(load_id), keys: done.keys },
             _ => Work::Load { load: load_id, done, is_added: load.mode != LoadMode::First },
         };
-        Some(Task { oid: *oid, name, work })
+        Some(Task { oid: *oid, name, round: 0, work })
     };
     load.tables.iter().filter_map(task).collect()
 }

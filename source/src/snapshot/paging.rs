@@ -98,9 +98,7 @@ impl Paging {
                 let after = range.after.as_deref().map(|texts| sorting.after(texts));
                 let upto = range.upto.as_deref().map(|texts| sorting.upto(texts));
                 let bounds: Vec<String> = after.into_iter().chain(upto).collect();
-                let conditions: Vec<String> = sorting.or_null(bounds).into_iter().chain(filter).collect();
-                let condition =
-                    if conditions.is_empty() { String::new() } else { format!(" WHERE {}", conditions.join(" AND ")) };
+                let condition = conditions(sorting.or_null(bounds).into_iter().chain(filter));
                 format!("SELECT {columns} FROM {only}{table}{condition} ORDER BY {} LIMIT {rows_max}", sorting.by())
             }
             Paging::Pages { .. } => {
@@ -111,6 +109,46 @@ impl Paging {
                 let upto = range.upto.as_deref().map(|texts| place("<=", texts));
                 let conditions: Vec<String> = [after].into_iter().chain(upto).chain(filter).collect();
                 format!("SELECT ctid, {columns} FROM {only}{table} WHERE {} LIMIT {rows_max}", conditions.join(" AND "))
+            }
+        }
+    }
+
+    /// The key at which so many rows of a range end; no row where it holds less. Answered from the index alone: without one
+    /// there is no such question.
+    pub fn boundary(&self, relation: &Relation, only: &str, range: &Range, rows: usize) -> Option<String> {
+        let Paging::Key { sorting, .. } = self else { return None };
+        let after = range.after.as_deref().map(|texts| sorting.after(texts));
+        let upto = range.upto.as_deref().map(|texts| sorting.upto(texts));
+        let condition = conditions(after.into_iter().chain(upto));
+        let names = sorting.0.iter().map(|(name, _)| quote::identifier(name)).collect::<Vec<_>>().join(", ");
+        let (table, by, before) = (quote::table(&relation.name), sorting.by(), rows.saturating_sub(1));
+        let query = format!("SELECT {names} FROM {only}{table}{condition} ORDER BY {by} OFFSET {before} LIMIT 1");
+        (!sorting.is_of_text()).then_some(query)
+    }
+
+    /// The places in the list of these lower ends, in the order of the table.
+    pub fn order(&self, relation: &Relation, only: &str, ends: &[&[String]]) -> String {
+        let values = |literals: &dyn Fn(&[String]) -> String| {
+            let row = |(place, end): (usize, &&[String])| format!("({place}, {})", literals(end));
+            ends.iter().enumerate().map(row).collect::<Vec<_>>().join(", ")
+        };
+        match self {
+            Paging::Pages { .. } => {
+                let values =
+                    values(&|end| format!("{}::tid", end.iter().map(|text| quote::literal(text)).collect::<String>()));
+                format!("SELECT place FROM (VALUES {values}) AS lower (place, lies) ORDER BY lies")
+            }
+            // The table comes along for the types and collations of its columns, by which alone this is the order of its rows.
+            Paging::Key { sorting, .. } => {
+                let column = |(name, sorted): &(String, crate::sorted::Sorted)| {
+                    format!("{} AS {}", sorted.expression(name), quote::identifier(name))
+                };
+                let columns = sorting.0.iter().map(column).collect::<Vec<_>>().join(", ");
+                let (table, by, values) =
+                    (quote::table(&relation.name), sorting.by(), values(&|end| sorting.literals(end)));
+                format!(
+                    "SELECT * FROM (SELECT 0 AS \"tributary place\", {columns} FROM {only}{table} WHERE false UNION ALL VALUES {values}) AS lower ORDER BY {by}"
+                )
             }
         }
     }
@@ -129,6 +167,11 @@ impl Paging {
             }
         }
     }
+}
+
+fn conditions(all: impl Iterator<Item = String>) -> String {
+    let all = all.collect::<Vec<_>>().join(" AND ");
+    if all.is_empty() { all } else { format!(" WHERE {all}") }
 }
 
 /// Where a row lies in its file: the page, and the number within it.
@@ -180,6 +223,42 @@ mod tests {
         assert_eq!(by(&named(), Facts { file: None, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { is_bounded: true, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { known: Some(by_text), ..FACTS }), by_text);
+    }
+
+    fn ends(texts: &[&str]) -> Vec<Vec<String>> {
+        texts.iter().map(|text| vec![(*text).to_owned()]).collect()
+    }
+
+    #[test]
+    fn where_a_chunk_ends_is_asked_of_an_index_alone() {
+        let range = Range { after: Some(vec!["7".into()]), upto: None };
+        let asked = |relation: &Relation, file| {
+            Paging::new(relation, Facts { file, ..FACTS }).boundary(relation, "ONLY ", &range, 5)
+        };
+        assert_eq!(
+            asked(&indexed(), Some(7)).as_deref(),
+            Some(
+                r#"SELECT "id" FROM ONLY "public"."users" WHERE ("id") > ('7'::bigint) ORDER BY "id" OFFSET 4 LIMIT 1"#
+            ),
+            "the fifth row is the last of five"
+        );
+        assert_eq!((asked(&named(), Some(7)), asked(&named(), None)), (None, None));
+    }
+
+    #[test]
+    fn ends_are_put_in_the_order_of_the_table() {
+        let order = |relation: &Relation, texts: &[&str]| {
+            let (paging, ends) = (Paging::new(relation, FACTS), ends(texts));
+            paging.order(relation, "ONLY ", &ends.iter().map(Vec::as_slice).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            order(&indexed(), &["5", "3"]),
+            r#"SELECT * FROM (SELECT 0 AS "tributary place", "id" AS "id" FROM ONLY "public"."users" WHERE false UNION ALL VALUES (0, '5'::bigint), (1, '3'::bigint)) AS lower ORDER BY "id""#
+        );
+        assert_eq!(
+            order(&named(), &["(9,1)", "(3,4)"]),
+            "SELECT place FROM (VALUES (0, '(9,1)'::tid), (1, '(3,4)'::tid)) AS lower (place, lies) ORDER BY lies"
+        );
     }
 
     #[test]

@@ -1,171 +1,405 @@
-//! Who reads what, and when: orders become tasks, and tasks chunks.
+//! Who reads what, and when: orders become tasks, tasks become claims, and claims go to readers.
 //!
-//! Waiting and I/O only: it does not know what becomes of a chunk's rows. It connects when there is something to read, and
-//! lets the connections go when there is nothing.
+//!     orders ─▶ plan ──claims──▶ readers ──chunks──▶ markers, one after the other ──▶ published, or back to the plan
+//!
+//! One loop, which owns the plan. Waiting and I/O only: it knows nothing of what becomes of a chunk's rows. It connects when
+//! there is something to read, and lets the connections go when there is nothing.
 
-use std::collections::VecDeque;
+use std::future::pending;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use schemas::state::LoadTable;
-use tokio::sync::mpsc::UnboundedReceiver;
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use futures::stream::FuturesUnordered;
+use metrics::gauge;
+use postgres::Client;
+use schemas::TableName;
+use service::failpoint;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::{OnceCell, Semaphore};
 
-use super::reader::{Published, Reader};
-use super::{Order, Settings, Target, Task, Work};
+use super::pace::{Pace, Rate};
+use super::plan::{Claim, Claimed, JobId, Plan, Readiness};
+use super::progress::{self, Progress, TELL_EVERY};
+use super::reader::{Attempt, Filled, Reader, Split, Tools};
+use super::shape::Shapes;
+use super::strain::Strain;
+use super::{Order, Settings, Task, Work};
 use crate::catalog::Messages;
-use crate::session::Input;
+use crate::feed::{Outcome, marker};
+use crate::session::{Input, Verdict};
 use crate::window::Part;
-use crate::{Error, lockers, range};
+use crate::{Error, lockers};
 
-/// How often a load says how far it is.
-const TELL_EVERY: Duration = Duration::from_secs(10);
+/// A marker follows the one before when that has come along, or at the latest after this: where the stream is behind, chunks
+/// wait in it and not before it, and other changes stand between them.
+const MARKERS_APART: Duration = Duration::from_millis(50);
+/// How often it is looked whether the server has enough to bear. PostgreSQL tells nobody.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How many rows are asked for by their keys at a time.
-const KEYS_MAX: usize = 100;
+/// A claim with what its reader was asked.
+struct Given {
+    claimed: Claimed,
+    rows_max: usize,
+}
 
-/// Does what is ordered, one task after the other.
+/// A chunk that came along in the stream.
+struct Met {
+    claim: Claim,
+    table: (u32, TableName),
+    rows: usize,
+    /// What its range is a range of.
+    found: Option<String>,
+    verdict: Verdict,
+}
+
+type Busy = BoxFuture<'static, (Reader, Given, Result<Attempt, Error>)>;
+
+/// Has tables read as ordered.
 pub struct Pool {
     orders: UnboundedReceiver<Order>,
-    inputs: Sender<Input>,
-    settings: Settings,
-    tasks: VecDeque<Task>,
+    splits: UnboundedReceiver<Split>,
+    tools: Tools,
+    plan: Plan,
+    pace: Pace,
+    rate: Rate,
+    progress: Progress,
     is_paused: bool,
+    /// What the last look at the server showed; none before the first.
+    server: Option<Strain>,
+    messages: Arc<OnceCell<Messages>>,
+    control: Arc<OnceCell<Client>>,
+    /// Whose turn it is to write a marker.
+    turn: Arc<Semaphore>,
+    idle: Vec<Reader>,
+    busy: FuturesUnordered<Busy>,
+    open: FuturesUnordered<BoxFuture<'static, Result<Met, Error>>>,
+    waiting: FuturesUnordered<BoxFuture<'static, Result<JobId, Error>>>,
+    looks: FuturesUnordered<BoxFuture<'static, Result<Strain, Error>>>,
 }
 
 impl Pool {
     /// A pool that has nothing to do yet.
     pub fn new(orders: UnboundedReceiver<Order>, inputs: Sender<Input>, settings: Settings) -> Pool {
-        Pool { orders, inputs, settings, tasks: VecDeque::new(), is_paused: false }
+        progress::describe();
+        let (splits_to, splits) = unbounded_channel();
+        // Each reader may hold a chunk, and as many as that may be on their way.
+        let room = settings.chunk_bytes_max.saturating_mul(2 * settings.readers).min(Semaphore::MAX_PERMITS);
+        let rows_max = match settings.rows_per_second_max {
+            0 => settings.chunk_rows_max,
+            most => settings.chunk_rows_max.min(usize::try_from(most).unwrap_or(usize::MAX)),
+        };
+        Pool {
+            orders,
+            splits,
+            plan: Plan::new(settings.readers),
+            pace: Pace::new(settings.chunk_bytes_max, rows_max),
+            rate: Rate::new(settings.rows_per_second_max),
+            progress: Progress::new(Instant::now()),
+            is_paused: false,
+            server: None,
+            messages: Arc::default(),
+            control: Arc::default(),
+            turn: Arc::new(Semaphore::new(1)),
+            idle: Vec::new(),
+            busy: FuturesUnordered::new(),
+            open: FuturesUnordered::new(),
+            waiting: FuturesUnordered::new(),
+            looks: FuturesUnordered::new(),
+            tools: Tools {
+                inputs,
+                shapes: Shapes::default(),
+                memory: Arc::new(Semaphore::new(room)),
+                splits: splits_to,
+                settings,
+            },
+        }
     }
 
     /// Obeys until nobody can order anything any more.
     pub async fn run(mut self) -> Result<(), Error> {
-        let mut reader = None;
+        let mut tell = tokio::time::interval_at(tokio::time::Instant::now() + TELL_EVERY, TELL_EVERY);
         loop {
-            while let Ok(order) = self.orders.try_recv() {
-                self.obey(order);
-            }
-            let Some(task) = self.tasks.pop_front().filter(|_| !self.is_paused) else {
-                reader = None;
-                match self.orders.recv().await {
+            let wakes_at = self.hand_out();
+            self.rest();
+            let wake = async {
+                match wakes_at {
+                    Some(at) => tokio::time::sleep_until(at.into()).await,
+                    None => pending().await,
+                }
+            };
+            tokio::select! {
+                order = self.orders.recv() => match order {
                     Some(order) => self.obey(order),
                     None => return Ok(()),
+                },
+                Some((claim, at)) = self.splits.recv() => self.split(claim, &at),
+                Some((reader, given, attempt)) = self.busy.next() => {
+                    self.idle.push(reader);
+                    self.attempted(&given, attempt?);
                 }
-                continue;
-            };
-            let reader = match &mut reader {
-                Some(reader) => reader,
-                none => none.insert(self.connect().await?),
-            };
-            work(reader, task).await?;
+                Some(met) = self.open.next() => self.met(met?),
+                Some(ready) = self.waiting.next() => self.plan.ready(ready?),
+                Some(strain) = self.looks.next() => self.looked(strain?),
+                () = wake => {}
+                _ = tell.tick() => self.progress.tell(self.plan.far(), Instant::now()),
+            }
         }
     }
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Do(task) => self.tasks.push_back(task),
-            Order::Pause => self.is_paused = true,
-            Order::Resume => self.is_paused = false,
-            Order::Cancel { load } => self.tasks.retain(|task| task.work.load() != Some(&load)),
+            Order::Do(task) => self.take_up(task),
+            Order::Pause => {
+                self.is_paused = true;
+                tracing::info!("loads are paused");
+            }
+            Order::Resume => {
+                self.is_paused = false;
+                tracing::info!("loads go on");
+            }
+            Order::Cancel { load } => {
+                self.plan.cancel(&load);
+                tracing::info!(load, "a load was given up");
+            }
         }
     }
 
-    /// Markers go over a connection of their own, so that they are no part of a chunk's transaction.
-    async fn connect(&self) -> Result<Reader, Error> {
-        let markers = postgres::connect(&self.settings.postgres, "markers").await?;
-        let messages = Messages::prepare(markers, &self.settings.messages).await?;
-        let client = postgres::connect(&self.settings.postgres, "snapshot").await?;
-        Ok(Reader::new(client, messages, self.inputs.clone(), self.settings.clone()))
+    fn take_up(&mut self, task: Task) {
+        let (oid, table) = (task.oid, task.name.clone());
+        let readiness = match &task.work {
+            Work::Load { done, is_added, .. } => {
+                tracing::info!(%table, rows = done.rows, of = done.rows_estimated, "loading");
+                if *is_added { Readiness::Waiting } else { Readiness::Ready }
+            }
+            Work::Keys { load: None, keys } => {
+                tracing::info!(%table, rows = keys.len(), "reading rows again that moved before the last stop");
+                Readiness::Ready
+            }
+            Work::Keys { load: Some(load), keys } => {
+                tracing::info!(%table, keys = keys.len(), load, "reading rows by their keys");
+                Readiness::Ready
+            }
+        };
+        let id = self.plan.add(task, readiness, Instant::now());
+        if readiness == Readiness::Waiting {
+            let (control, postgres) = (self.control.clone(), self.tools.settings.postgres.clone());
+            self.waiting.push(Box::pin(async move {
+                let client = control.get_or_try_init(|| postgres::connect(&postgres, "loads")).await?;
+                lockers::wait(client, Some(&[oid]), &format!("before {table} is loaded")).await?;
+                Ok(id)
+            }));
+        }
     }
-}
 
-async fn work(reader: &mut Reader, Task { oid, name, work }: Task) -> Result<(), Error> {
-    let mut table = Target { oid, name, ranges_of: None, is_bounded: false };
-    match work {
-        Work::Load { load, done, is_added } => match self::load(reader, &mut table, &load, done, is_added).await {
-            Err(Error::Dropped { table }) => {
+    /// Gives every idle reader something to read, as far as that is wanted. Tells when to look again though nothing happens.
+    fn hand_out(&mut self) -> Option<Instant> {
+        if self.plan.is_empty() || self.is_paused {
+            return None;
+        }
+        if self.tools.settings.limits.any() {
+            if self.looks.is_empty() {
+                self.look(Duration::ZERO);
+            }
+            if matches!(self.server, None | Some(Strain::TooMuch(_))) {
+                return None;
+            }
+        }
+        let now = Instant::now();
+        while self.busy.len() < self.tools.settings.readers {
+            if let Some(free_at) = self.rate.free_at(now) {
+                return Some(free_at);
+            }
+            let Some(claimed) = self.plan.next(now) else { return self.plan.wakes_at() };
+            let rows_max = self.pace.rows(claimed.table.oid);
+            let is_shared = self.tools.settings.readers > 1 && claimed.rows.is_none_or(|rows| rows > rows_max as u64);
+            let mut reader = self.idle.pop().unwrap_or_else(|| Reader::new(self.tools.clone()));
+            self.busy.push(Box::pin(async move {
+                let attempt = reader.attempt(&claimed, rows_max, is_shared).await;
+                (reader, Given { claimed, rows_max }, attempt)
+            }));
+        }
+        None
+    }
+
+    /// Without anything to do for anybody, connections are let go.
+    fn rest(&mut self) {
+        let is_idle = self.busy.is_empty() && self.open.is_empty() && self.waiting.is_empty();
+        if is_idle && (self.plan.is_empty() || self.is_paused) {
+            self.idle.clear();
+            self.looks.clear();
+            (self.messages, self.control, self.server) = (Arc::default(), Arc::default(), None);
+        }
+        gauge!("tributary_source_tables_loading").set(self.plan.far().tables as f64);
+    }
+
+    /// Where a claim ends is known before it is read.
+    fn split(&mut self, claim: Claim, at: &[String]) {
+        self.plan.split(claim, at, None);
+    }
+
+    fn attempted(&mut self, given: &Given, attempt: Attempt) {
+        // What the reader said before must not be heard after what it says now.
+        while let Ok((claim, at)) = self.splits.try_recv() {
+            self.split(claim, &at);
+        }
+        let Given { claimed: Claimed { claim, table, .. }, rows_max } = given;
+        match attempt {
+            Attempt::Filled(filled) => self.filled(given, filled),
+            Attempt::Ordered(done) => self.plan.ordered(*claim, &done),
+            Attempt::Elsewhere(found) => {
+                tracing::info!(table = %table.name, "the table was rewritten or has another key: its load begins anew");
+                self.plan.anew(*claim, &found);
+            }
+            Attempt::Again(why) => {
+                progress::again(&table.name, why);
+                self.plan.again(*claim);
+            }
+            Attempt::NotNow(why) => {
+                tracing::info!(table = %table.name, "the table cannot be read now: {why}; others are, and it is tried again");
+                progress::again(&table.name, why);
+                self.plan.aside(*claim, Instant::now());
+            }
+            Attempt::Slow => self.slow(given, *rows_max),
+            Attempt::Dropped => self.dropped(*claim),
+        }
+    }
+
+    fn filled(&mut self, given: &Given, filled: Filled) {
+        let Given { claimed: Claimed { claim, table, .. }, rows_max } = given;
+        if !self.plan.wants(*claim) {
+            // Its load was given up, or begins anew. Nobody listens where the loop has ended.
+            let _ = self.tools.inputs.send(Input::Close { id: filled.id });
+            return;
+        }
+        let now = Instant::now();
+        self.pace.read(table.oid, *rows_max, filled.rows, filled.bytes, filled.took);
+        self.rate.took(filled.rows as u64, now);
+        self.plan.covered(*claim, &filled.part, filled.rows as u64, filled.found.as_deref());
+        if let Part::List { void, .. } = &filled.part
+            && !void.is_empty()
+        {
+            tracing::warn!(table = %table.name, keys = void.len(), "keys that can name no row of the table are not answered");
+        }
+        let (messages, turn, settings) = (self.messages.clone(), self.turn.clone(), self.tools.settings.clone());
+        let (claim, table) = (*claim, (table.oid, table.name.clone()));
+        self.open.push(Box::pin(async move {
+            let (rows, found) = (filled.rows, filled.found.clone());
+            let verdict = publish(filled, &messages, &turn, &settings).await?;
+            Ok(Met { claim, table, rows, found, verdict })
+        }));
+    }
+
+    fn slow(&mut self, given: &Given, rows_max: usize) {
+        let Claimed { claim, table, part, .. } = &given.claimed;
+        progress::again(&table.name, "reading it took too long");
+        let is_single = match part {
+            Part::Range(_) => !self.pace.unbearable(table.oid, rows_max),
+            Part::Keys(_) | Part::List { .. } => true,
+        };
+        if is_single {
+            tracing::error!(
+                table = %table.name,
+                "not even a single row can be read within {} s: others go on, and it is tried again; look for what keeps the server from reading the table",
+                self.tools.settings.statement_timeout.as_secs()
+            );
+            self.plan.aside(*claim, Instant::now());
+        } else {
+            tracing::warn!(table = %table.name, rows = rows_max, "a chunk took too long and is read again in halves");
+            self.plan.again(*claim);
+        }
+    }
+
+    fn dropped(&mut self, claim: Claim) {
+        match self.plan.forget(claim) {
+            Some((table, true)) => {
                 tracing::warn!(%table, "the table was dropped before its load was done: the others go on without it");
-                Ok(())
             }
-            loaded => loaded,
-        },
-        Work::Keys { load: None, keys } => rows(reader, &mut table, keys).await,
-        Work::Keys { load: Some(load), keys } => list(reader, &mut table, &load, keys).await,
+            Some((table, false)) => tracing::info!(%table, "the table was dropped, and its rows with it"),
+            None => {}
+        }
+    }
+
+    fn met(&mut self, met: Met) {
+        let Met { claim, table: (oid, name), rows, found, verdict } = met;
+        self.pace.published(oid, rows, verdict.took);
+        match verdict.outcome {
+            Outcome::Done { rows } => {
+                self.progress.published(rows);
+                if let Some(finished) = self.plan.done(claim, rows, found.as_deref()) {
+                    self.tools.shapes.forget(oid);
+                    progress::finished(&finished, Instant::now());
+                }
+            }
+            Outcome::Again(why) => {
+                progress::again(&name, why);
+                self.plan.again(claim);
+            }
+            Outcome::Elsewhere { ranges_of } => {
+                progress::again(&name, "the table was rewritten or has another key");
+                self.plan.elsewhere(claim, ranges_of);
+            }
+        }
+    }
+
+    /// Looks at the server after a while.
+    fn look(&mut self, after: Duration) {
+        let (control, settings) = (self.control.clone(), self.tools.settings.clone());
+        self.looks.push(Box::pin(async move {
+            tokio::time::sleep(after).await;
+            let client = control.get_or_try_init(|| postgres::connect(&settings.postgres, "loads")).await?;
+            Ok(settings.limits.look(client).await?)
+        }));
+    }
+
+    fn looked(&mut self, strain: Strain) {
+        let kind = |strain: &Strain| std::mem::discriminant(strain);
+        if self.server.as_ref().map(kind) != Some(kind(&strain)) {
+            match &strain {
+                Strain::TooMuch(why) => tracing::info!("loads wait: {why}"),
+                Strain::Unseen(setting) => tracing::warn!(
+                    "{setting} has no effect: our role may not see what it speaks of; GRANT pg_monitor to it, or set it to 0"
+                ),
+                Strain::Bearable if self.server.is_some() => tracing::info!("loads go on"),
+                Strain::Bearable => {}
+            }
+        }
+        self.server = Some(strain);
+        self.look(LOOK_EVERY);
     }
 }
 
-async fn load(
-    reader: &mut Reader,
-    table: &mut Target,
-    load: &str,
-    mut done: LoadTable,
-    is_added: bool,
-) -> Result<(), Error> {
-    if is_added {
-        let why = format!("before {} is loaded", table.name);
-        lockers::wait(reader.client(), Some(&[table.oid]), &why).await?;
+/// Takes a chunk to its marker and waits until it is met.
+async fn publish(
+    mut filled: Filled,
+    messages: &OnceCell<Messages>,
+    turn: &Semaphore,
+    settings: &Settings,
+) -> Result<Verdict, Error> {
+    let turn = turn.acquire().await.map_err(|_| Error::Stopped)?;
+    // Its window may have been given up meanwhile.
+    if let Ok(verdict) = filled.verdict.try_recv() {
+        return Ok(verdict);
     }
-    table.ranges_of.clone_from(&done.ranges_of);
-    table.is_bounded = done.ranges_of.is_none() && !done.done.is_empty();
-    tracing::info!(table = %table.name, rows = done.rows, "loading");
-    let (begun, mut told) = (Instant::now(), Instant::now());
-    while let Some(range) = range::next(&done.done) {
-        let Published { covered, ranges_of, rows } = reader.chunk(table, Some(load), &Part::Range(range)).await?;
-        if let Part::Range(range) = covered {
-            range::settle(&mut done, range, ranges_of.as_ref());
-            table.ranges_of.clone_from(&done.ranges_of);
-        }
-        done.rows += rows;
-        if told.elapsed() >= TELL_EVERY {
-            told = Instant::now();
-            let (rows, of) = (done.rows, done.rows_estimated);
-            tracing::info!(table = %table.name, rows, of, "loading");
-        }
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    tracing::info!(table = %table.name, rows = done.rows, seconds = %format!("{seconds:.1}"), "loaded");
-    Ok(())
-}
-
-async fn rows(reader: &mut Reader, table: &mut Target, keys: Vec<String>) -> Result<(), Error> {
-    tracing::info!(table = %table.name, rows = keys.len(), "reading rows again that moved before the last stop");
-    for keys in keys.chunks(KEYS_MAX) {
-        match reader.chunk(table, None, &Part::Keys(keys.to_vec())).await {
-            Err(Error::Dropped { table }) => {
-                tracing::info!(%table, "the table was dropped, and its rows with it");
-                break;
-            }
-            read => read?,
-        };
-    }
-    Ok(())
-}
-
-/// Reads a list of keys. Those that are equal are read together: they have one answer.
-async fn list(reader: &mut Reader, table: &mut Target, load: &str, mut left: Vec<String>) -> Result<(), Error> {
-    tracing::info!(table = %table.name, keys = left.len(), load, "reading rows by their keys");
-    while !left.is_empty() {
-        let (groups, void) = match reader.groups(table, &left).await {
-            Err(Error::Dropped { table }) => {
-                tracing::warn!(%table, load, "the table was dropped before all keys of a list were answered");
-                return Ok(());
-            }
-            looked_at => looked_at?,
-        };
-        if !void.is_empty() {
-            tracing::warn!(table = %table.name, load, keys = void.len(), "keys that can name no row of the table are not answered");
-        }
-        let mut keys = Vec::new();
-        for group in groups {
-            if !keys.is_empty() && keys.len() + group.len() > KEYS_MAX {
-                break;
-            }
-            keys.extend(group);
-        }
-        let part = Part::List { keys, void, rows: Vec::new() };
-        if let Part::List { keys, void, .. } = reader.chunk(table, Some(load), &part).await?.covered {
-            left.retain(|key| !keys.contains(key) && !void.contains(key));
-        }
-    }
-    Ok(())
+    // Markers go over a connection of their own, so that they are no part of a chunk's transaction.
+    let connect = || async {
+        let markers = postgres::connect(&settings.postgres, "markers").await?;
+        Messages::prepare(markers, &settings.messages).await
+    };
+    messages.get_or_try_init(connect).await?.emit(&marker(filled.id)).await?;
+    failpoint::reach_in_task("chunk-marked").await?;
+    let verdict = tokio::select! {
+        verdict = &mut filled.verdict => Some(verdict),
+        () = tokio::time::sleep(MARKERS_APART) => None,
+    };
+    drop(turn);
+    let verdict = match verdict {
+        Some(verdict) => verdict,
+        None => (&mut filled.verdict).await,
+    };
+    // Whatever was decided, its rows are in memory no more.
+    drop(filled.held);
+    verdict.map_err(|_| Error::Stopped)
 }

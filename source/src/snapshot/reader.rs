@@ -1,159 +1,150 @@
-//! One reader: takes a chunk from its window to its outcome, again until it is published.
+//! One reader: takes a chunk from its window to the stream's loop, over a connection of its own.
+//!
+//!     room in memory ─▶ window opened ─▶ read ─▶ handed over
 //!
 //! I/O only. Which part of which table it is, others decide; what becomes of the rows, the stream's loop.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
-use postgres::tokio_postgres::{Client, IsolationLevel, Row};
+use schemas::state::Range;
 use service::failpoint;
-use tokio::sync::oneshot;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{Settings, Target, listed, locked};
+use super::Settings;
+use super::grouped::Grouped;
+use super::locked::{Asked, Reading, Session};
+use super::plan::{Claim, Claimed};
+use super::shape::Shapes;
 use crate::Error;
-use crate::catalog::Messages;
-use crate::feed::{Outcome, marker};
-use crate::session::Input;
-use crate::window::{Chunk, ChunkId, Part, RangesOf};
+use crate::session::{Input, Verdict};
+use crate::window::{ChunkId, Part};
 
-/// A chunk that stands in the topic.
-pub struct Published {
-    /// What it covered.
-    pub covered: Part,
-    /// What its range is a range of.
-    pub ranges_of: Option<RangesOf>,
-    /// How many rows it had.
-    pub rows: u64,
+/// Where a claim ends: others may go on behind it.
+pub type Split = (Claim, Vec<String>);
+
+/// What all readers have in common.
+#[derive(Clone)]
+pub struct Tools {
+    /// To the stream's loop.
+    pub inputs: Sender<Input>,
+    /// What they read through.
+    pub settings: Settings,
+    /// What is known of tables.
+    pub shapes: Shapes,
+    /// Bytes that are free for chunks which are read and not published.
+    pub memory: Arc<Semaphore>,
+    /// Told where claims end, as soon as that is known.
+    pub splits: UnboundedSender<Split>,
 }
 
-/// Reads chunks over a connection of its own.
+/// A chunk on its way to its marker.
+pub struct Filled {
+    /// Its name.
+    pub id: ChunkId,
+    /// What it covers.
+    pub part: Part,
+    /// What its range is a range of.
+    pub found: Option<String>,
+    /// How many rows it has.
+    pub rows: usize,
+    /// How many bytes they take.
+    pub bytes: usize,
+    /// How long the COPY took.
+    pub took: Duration,
+    /// Answered when it is committed, or must be read again.
+    pub verdict: oneshot::Receiver<Verdict>,
+    /// Its bytes, free again when this is dropped.
+    pub held: OwnedSemaphorePermit,
+}
+
+/// What came of a claim.
+pub enum Attempt {
+    /// A chunk was handed over.
+    Filled(Filled),
+    /// What a load has done, in key order: this was asked instead of rows.
+    Ordered(Vec<Range>),
+    /// The table is told into ranges otherwise by now, and by what.
+    Elsewhere(String),
+    /// At once again.
+    Again(&'static str),
+    /// The table cannot be read now, and why.
+    NotNow(&'static str),
+    /// It took too long.
+    Slow,
+    /// There is no such table any more.
+    Dropped,
+}
+
+/// Reads chunks. Connects when there is one to read.
 pub struct Reader {
-    client: Client,
-    messages: Messages,
-    inputs: Sender<Input>,
-    settings: Settings,
-    /// How many rows the next chunk asks for: as many as the last ones suggest to fit.
-    rows_next: usize,
+    session: Option<Session>,
+    tools: Tools,
 }
 
 impl Reader {
-    /// A reader that writes its markers by `messages`.
-    pub fn new(client: Client, messages: Messages, inputs: Sender<Input>, settings: Settings) -> Reader {
-        let rows_next = settings.chunk_rows_max.min(1_000);
-        Reader { client, messages, inputs, settings, rows_next }
+    /// A reader that has no connection yet.
+    pub fn new(tools: Tools) -> Reader {
+        Reader { session: None, tools }
     }
 
-    /// Its connection, between two chunks.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Reads one chunk of what is left in `part`, again until it is published.
-    pub async fn chunk(&mut self, table: &mut Target, load: Option<&str>, part: &Part) -> Result<Published, Error> {
-        loop {
-            let id = ChunkId(uuid::Uuid::new_v4().as_u128());
-            let (opened, open) = oneshot::channel();
-            let (settled, outcome) = oneshot::channel();
-            let is_list = matches!(part, Part::List { .. });
-            self.tell(Input::Open { id, oid: table.oid, is_list, opened, settled })?;
-            open.await.map_err(|_| Error::Stopped)?;
-            failpoint::reach_in_task("chunk-opened").await?;
-            let mut chunk = match self.read(table, part).await {
-                Ok(Some(chunk)) => chunk,
-                Ok(None) => {
-                    self.tell(Input::Close { id })?;
-                    continue;
-                }
-                // Renamed while the lock was waited for: looked up anew.
-                Err(Error::Postgres(error)) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => {
-                    self.tell(Input::Close { id })?;
-                    continue;
-                }
-                // Of another type since the keys were looked at: whoever asked looks again.
-                Err(Error::Postgres(error)) if is_list && is_no_value(&error) => {
-                    self.tell(Input::Close { id })?;
-                    let covered = Part::List { keys: vec![], void: vec![], rows: vec![] };
-                    return Ok(Published { covered, ranges_of: None, rows: 0 });
-                }
-                Err(Error::Postgres(error)) if error.sqlstate() == Some("55P03") => {
-                    tracing::info!(table = %table.name, "waiting for a lock on the table");
-                    self.tell(Input::Close { id })?;
-                    continue;
-                }
-                Err(error) => return Err(error),
-            };
-            failpoint::reach_in_task("chunk-read").await?;
-            chunk.load = load.map(str::to_owned);
-            let (covered, ranges_of) = (chunk.part.clone(), chunk.ranges_of.clone());
-            self.tell(Input::Filled { id, chunk })?;
-            failpoint::reach_in_task("chunk-filled").await?;
-            self.messages.emit(&marker(id)).await?;
-            failpoint::reach_in_task("chunk-marked").await?;
-            match outcome.await.map_err(|_| Error::Stopped)? {
-                Outcome::Done { rows } => return Ok(Published { covered, ranges_of, rows }),
-                Outcome::Elsewhere { ranges_of } => table.ranges_of = ranges_of,
-                Outcome::Again(why) => tracing::debug!(table = %table.name, why, "a chunk is read again"),
-            }
+    /// Reads what was claimed, or as much of it as a chunk takes: no more than `rows_max` rows of a range. Where it is
+    /// shared, others are told before the rows come where it ends.
+    pub async fn attempt(&mut self, claimed: &Claimed, rows_max: usize, is_shared: bool) -> Result<Attempt, Error> {
+        let settings = &self.tools.settings;
+        if self.session.is_none() {
+            let client = postgres::connect(&settings.postgres, "snapshot").await?;
+            self.session = Some(Session::new(client, self.tools.shapes.clone(), settings.clone()).await?);
         }
-    }
-
-    /// The keys of a list in groups of equal ones, as the server says, and those that can name no row of the table: they are
-    /// no values of the columns that they name, or there are no such columns.
-    pub async fn groups(&self, table: &Target, keys: &[String]) -> Result<(Vec<Vec<String>>, Vec<String>), Error> {
-        let failed = |cause| postgres::Error::statement(format!("look at a list of keys of {}", table.name), cause);
-        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
-        let name = self.client.query_opt(query, &[&table.oid]).await.map_err(failed)?;
-        let name: String = name.ok_or_else(|| Error::Dropped { table: table.name.clone() })?.get(0);
-        let (mut groups, mut void, mut open) = (Vec::new(), Vec::new(), vec![keys]);
-        while let Some(part) = open.pop() {
-            if let Some(query) = listed::groups(&name, part) {
-                match self.client.query(&query, &[]).await.map_err(failed) {
-                    Ok(rows) => {
-                        let key = |number: i32| part[usize::try_from(number).unwrap_or_default()].clone();
-                        let group = |row: &Row| row.get::<_, Vec<i32>>(0).into_iter().map(key).collect();
-                        groups.extend(rows.iter().map(group));
-                        continue;
-                    }
-                    Err(error) if is_no_value(&error) => {}
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            match part {
-                [] => {}
-                [one] => void.push(one.clone()),
-                // One of them is at fault: looked for by halves.
-                several => {
-                    let (first, second) = several.split_at(several.len() / 2);
-                    open.extend([second, first]);
-                }
-            }
-        }
-        Ok((groups, void))
+        let session = self.session.as_ref().ok_or(Error::Stopped)?;
+        let part = match &claimed.part {
+            Part::List { keys, .. } => match session.next_of(&claimed.table, keys).await? {
+                Grouped::Next(part) => part,
+                Grouped::Again => return Ok(Attempt::Again("the table was renamed")),
+                Grouped::Dropped => return Ok(Attempt::Dropped),
+            },
+            part => part.clone(),
+        };
+        // Held from the start: a chunk may be as large as that, and nobody stops in the middle of one to wait for room.
+        let room = u32::try_from(settings.chunk_bytes_max).unwrap_or(u32::MAX);
+        let mut held = self.tools.memory.clone().acquire_many_owned(room).await.map_err(|_| Error::Stopped)?;
+        let id = ChunkId(uuid::Uuid::new_v4().as_u128());
+        let (opened, open) = oneshot::channel();
+        let (settled, verdict) = oneshot::channel();
+        let is_list = matches!(part, Part::List { .. });
+        self.tell(Input::Open { id, oid: claimed.table.oid, is_list, opened, settled })?;
+        open.await.map_err(|_| Error::Stopped)?;
+        failpoint::reach_in_task("chunk-opened").await?;
+        let asked =
+            Asked { table: &claimed.table, part: &part, unordered: claimed.unordered.as_deref(), rows_max, is_shared };
+        // The pool, if it is there, hears of every split.
+        let reading = session.read(&asked, |at| drop(self.tools.splits.send((claimed.claim, at)))).await?;
+        let Reading::Read(mut chunk, took) = reading else {
+            self.tell(Input::Close { id })?;
+            return Ok(match reading {
+                Reading::Ordered(done) => Attempt::Ordered(done),
+                Reading::Elsewhere(found) => Attempt::Elsewhere(found),
+                Reading::Again(why) => Attempt::Again(why),
+                Reading::Locked => Attempt::NotNow("others hold a lock on it"),
+                Reading::Unpublished => Attempt::NotNow("the publication does not have it"),
+                Reading::Slow => Attempt::Slow,
+                Reading::Read(..) | Reading::Dropped => Attempt::Dropped,
+            });
+        };
+        failpoint::reach_in_task("chunk-read").await?;
+        chunk.load.clone_from(&claimed.load);
+        chunk.round = claimed.round;
+        let found = chunk.ranges_of.as_ref().map(|of| of.found.clone());
+        let (part, rows, bytes) = (chunk.part.clone(), chunk.rows.len(), chunk.rows.bytes());
+        drop(held.split(held.num_permits().saturating_sub(bytes)));
+        self.tell(Input::Filled { id, chunk })?;
+        failpoint::reach_in_task("chunk-filled").await?;
+        Ok(Attempt::Filled(Filled { id, part, found, rows, bytes, took, verdict, held }))
     }
 
     fn tell(&self, input: Input) -> Result<(), Error> {
-        self.inputs.send(input).map_err(|_| Error::Stopped)
+        self.tools.inputs.send(input).map_err(|_| Error::Stopped)
     }
-
-    async fn read(&mut self, table: &Target, part: &Part) -> Result<Option<Chunk>, Error> {
-        let failed = |cause| postgres::Error::statement(format!("read a chunk of {}", table.name), cause);
-        // Looked up outside of the transaction: the lock has to come before its snapshot.
-        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
-        let name = self.client.query_opt(query, &[&table.oid]).await.map_err(failed)?;
-        let name: String = name.ok_or_else(|| Error::Dropped { table: table.name.clone() })?.get(0);
-        let transaction = self.client.build_transaction().isolation_level(IsolationLevel::RepeatableRead);
-        let transaction = transaction.read_only(true).start().await.map_err(failed)?;
-        let chunk = locked::read(&transaction, &self.settings, table, &name, part, self.rows_next).await?;
-        transaction.commit().await.map_err(failed)?;
-        if let Some(chunk) = chunk.as_ref().filter(|chunk| matches!(chunk.part, Part::Range(_))) {
-            let (rows, bytes) = (chunk.rows.len().max(1), chunk.rows.bytes().max(1));
-            let fitting = self.settings.chunk_bytes_max.saturating_mul(rows) / bytes;
-            self.rows_next = fitting.clamp(1, self.settings.chunk_rows_max).min(rows.saturating_mul(4).max(1_000));
-        }
-        Ok(chunk)
-    }
-}
-
-/// Whether a text was no value of a column's type, or there is no such column.
-fn is_no_value(error: &postgres::Error) -> bool {
-    error.sqlstate().is_some_and(|code| code.starts_with("22") || code.starts_with("23") || code == "42703")
 }

@@ -16,6 +16,7 @@ fn chunk(snapshot: &str, rows: &[[&str; 3]]) -> Chunk {
         part: Part::Range(Range::default()),
         ranges_of: None,
         load: None,
+        round: 0,
     }
 }
 

@@ -37,7 +37,7 @@ enum Stage {
     Locked,
     /// The snapshot with what it sees, for PostgreSQL and for the model, and how often the table had been altered.
     Snapshot(Snapshot, BTreeSet<Uid>, u32),
-    Read(Chunk),
+    Read(Box<Chunk>),
     Filled,
     Marked,
 }
@@ -118,10 +118,9 @@ impl Reader {
                 range::add(&mut taken, range.clone());
             }
         }
-        let gap = range::next(&taken)?;
-        let begins = taken.iter().filter_map(|range| range.after.clone());
-        let upto = begins.filter(|after| gap.after.as_ref().is_none_or(|from| after > from)).min();
-        Some(Range { upto, ..gap })
+        // Keys of one digit lie in the order of their texts.
+        taken.sort_by(|one, other| one.after.cmp(&other.after));
+        range::gaps(&taken).into_iter().next()
     }
 
     /// `false`: the window was given up, and the chunk must be read again.
@@ -159,7 +158,7 @@ impl Reader {
                 if locks_first {
                     outside.servers[at].unshare((owner, table));
                 }
-                Stage::Read(chunk)
+                Stage::Read(Box::new(chunk))
             }
             read @ Stage::Read(_) if !outside.keeps(Rule::HandedOverFirst) && self.marked.is_none() => {
                 self.mark(outside, at);
@@ -174,7 +173,7 @@ impl Reader {
                 self.marked = self.marked.filter(|marked| {
                     outside.keeps(Rule::MarkerLast) || current.is_none_or(|current| current.0 < *marked)
                 });
-                if !session.feed.fill_window(self.id, chunk) {
+                if !session.feed.fill_window(self.id, *chunk) {
                     return false;
                 }
                 Stage::Filled
@@ -235,7 +234,7 @@ impl Reader {
         }
         let relation = described(self.table, version);
         let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
-        Chunk { snapshot, fingerprint, relation, rows, part, load, ranges_of: None }
+        Chunk { snapshot, fingerprint, relation, rows, part, load, round: 0, ranges_of: None }
     }
 
     /// What the loop says of chunks after a commit.

@@ -136,6 +136,28 @@ fn a_load_is_paused_resumed_and_cancelled_by_its_id() {
     assert!(world.topic.0.is_empty(), "its load is over");
 }
 
+#[test]
+fn a_range_from_before_its_load_was_paused_counts_no_more_when_it_is_resumed() {
+    let mut world = World::fresh();
+    world.command(400, LOAD);
+    world.feed.take_orders();
+    let read_in = |round| Chunk { load: Some("a1".into()), round, ..read("70:70:", &[["1", "a", "x"]], None) };
+    world.feed.open_window(CHUNK, 7);
+    world.command(500, r#"pause/p1/{"load":"a1"}"#);
+    world.command(600, r#"resume/r1/{"load":"a1"}"#);
+    let orders = world.feed.take_orders();
+    assert!(matches!(&orders[..], [Order::Cancel { .. }, Order::Do(task)] if task.round == 1), "{orders:?}");
+    assert!(world.feed.fill_window(CHUNK, read_in(0)));
+    meet_marker(&mut world, 700);
+    assert!(world.rows().is_empty(), "others read the same by now");
+
+    world.feed.open_window(CHUNK, 7);
+    assert!(world.feed.fill_window(CHUNK, read_in(1)));
+    meet_marker(&mut world, 800);
+    assert_eq!(world.rows(), [short("r", 1, 1)]);
+    assert!(world.feed.state().load("a1").is_none());
+}
+
 /// A list of the keys 1 to 4 is ordered, and read while 1 and 2 are there.
 fn listed(world: &mut World) {
     let keys = r#"{"id":1},{"id":2},{"id":3},{"id":4},{"id":4},{"id":"x"}"#;

@@ -95,6 +95,7 @@ fn a_chunk_by_the_same_rule_meets_the_touches_of_the_stream() {
         part,
         ranges_of: None,
         load: Some("l".into()),
+        round: 0,
     };
     assert!(world.feed.fill_window(id, chunk));
     meet_marker(&mut world, 400);

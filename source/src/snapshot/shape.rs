@@ -1,0 +1,209 @@
+//! What has to be known of a table to read a chunk of it: asked in one question under the table's lock, and what follows from
+//! the answer is kept for as long as the answer stays the same.
+//!
+//! I/O, and what the answer means. Knows nothing of ranges and rows.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use postgres::tokio_postgres::types::ToSql;
+use postgres::tokio_postgres::{Client, Row, Statement};
+use schemas::TableName;
+
+use super::paging::{Facts, Paging};
+use super::{Settings, Target};
+use crate::columns::{Cut, Ruled};
+use crate::relation::{Relation, fingerprint};
+use crate::visibility::Snapshot;
+use crate::{Error, catalog, pgoutput};
+
+/// How a table is published, the snapshot that a chunk of it is read by, and whether the name that was locked is its own.
+const QUESTION: &str = "
+    SELECT pg_current_snapshot()::text, to_regclass($3)::oid IS NOT DISTINCT FROM c.oid, pg_relation_filenode(c.oid),
+           n.nspname::text, c.relname::text, c.relreplident::text, p.filter, p.is_published,
+           a.names, a.types, a.modifiers, a.keys,
+           (SELECT i.indexrelid FROM pg_index i
+            WHERE i.indrelid = c.oid AND i.indimmediate
+              AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
+    FROM pg_class c
+    JOIN pg_namespace n ON n.oid = c.relnamespace";
+
+/// From 15 on the publication says which rows and columns it carries; from 18 on generated columns can be among them.
+const PUBLISHED_15: &str = "
+    LEFT JOIN LATERAL (
+        SELECT true AS is_published, p.rowfilter AS filter, p.attnames AS columns FROM pg_publication_tables p
+        WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname) p ON true";
+const COLUMN_15: &str =
+    "(a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) AND a.attname = ANY (p.columns)";
+
+const PUBLISHED_14: &str = "
+    LEFT JOIN LATERAL (
+        SELECT true AS is_published, NULL::text AS filter FROM pg_publication_tables p
+        WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname) p ON true";
+const COLUMN_14: &str = "a.attgenerated = ''";
+
+/// A table as a chunk of it is read.
+pub struct Shape {
+    /// What the server calls it, ready for a statement.
+    pub called: String,
+    /// What the answer was.
+    told: Told,
+    /// Its rows, by their rule.
+    pub relation: pgoutput::Relation,
+    /// The number of that.
+    pub fingerprint: schemas::fingerprint::Fingerprint,
+    /// The same with its key.
+    pub described: Relation,
+    /// What masks its rows.
+    pub cut: Option<Cut>,
+}
+
+/// What the catalog says of a table.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// As published, before any rule.
+    relation: pgoutput::Relation,
+    /// The publication's condition for rows, as SQL.
+    pub filter: Option<String>,
+    /// The number of its file: none where its rows lie in partitions. Under the lock it keeps the one that it has.
+    file: Option<u32>,
+    /// The index that names its rows, which alone says how they are sorted.
+    key: Option<u32>,
+}
+
+/// An answer.
+pub enum Answer {
+    /// The table that was meant, under its lock, and what is visible.
+    Told(Told, Snapshot),
+    /// The name that was locked belongs to another one by now.
+    Renamed,
+    /// The publication does not have it.
+    Unpublished,
+}
+
+/// The question, prepared on one connection.
+pub struct Question {
+    statement: Statement,
+    publication: String,
+}
+
+impl Question {
+    /// Prepares it for a server of this version.
+    pub async fn prepare(client: &Client, settings: &Settings) -> Result<Question, Error> {
+        let (published, column) = match settings.version {
+            150_000.. => (PUBLISHED_15, COLUMN_15),
+            _ => (PUBLISHED_14, COLUMN_14),
+        };
+        let of_columns = format!(
+            "CROSS JOIN LATERAL (
+                SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{{}}') AS names,
+                       coalesce(array_agg(a.atttypid ORDER BY a.attnum), '{{}}') AS types,
+                       coalesce(array_agg(a.atttypmod ORDER BY a.attnum), '{{}}') AS modifiers,
+                       coalesce(array_agg({is_key} ORDER BY a.attnum), '{{}}') AS keys
+                FROM pg_attribute a
+                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {column}) a
+             WHERE c.oid = $1",
+            is_key = catalog::IS_KEY,
+        );
+        let prepared = client.prepare(&format!("{QUESTION}{published} {of_columns}")).await;
+        let statement = prepared.map_err(|cause| postgres::Error::statement("prepare to read chunks", cause))?;
+        Ok(Question { statement, publication: settings.publication.clone() })
+    }
+
+    /// Asks for the table that was locked under the name of `called`.
+    pub async fn ask(&self, client: &Client, table: &Target, called: &str) -> Result<Answer, Error> {
+        let failed = |cause| postgres::Error::statement(format!("look at {} for a chunk", table.name), cause);
+        let parameters: [&(dyn ToSql + Sync); 3] = [&table.oid, &self.publication, &called];
+        let row = client.query_opt(&self.statement, &parameters).await.map_err(failed)?;
+        let Some(row) = row.filter(|row| row.get(1)) else { return Ok(Answer::Renamed) };
+        if row.get::<_, Option<bool>>(7).is_none() {
+            return Ok(Answer::Unpublished);
+        }
+        Ok(Answer::Told(Told::read(&row, table.oid), catalog::parse_snapshot(row.get(0))?))
+    }
+}
+
+impl Told {
+    fn read(row: &Row, oid: u32) -> Told {
+        let names: Vec<String> = row.get(8);
+        let (types, modifiers, keys): (Vec<u32>, Vec<i32>, Vec<bool>) = (row.get(9), row.get(10), row.get(11));
+        let columns = names.into_iter().zip(types).zip(modifiers).zip(keys);
+        let column = |(((name, type_oid), modifier), identity)| pgoutput::Column { name, type_oid, modifier, identity };
+        let relation = pgoutput::Relation {
+            oid,
+            schema: row.get(3),
+            table: row.get(4),
+            identity: row.get::<_, String>(5).chars().next().unwrap_or('n'),
+            columns: columns.map(column).collect(),
+        };
+        Told { relation, filter: row.get(6), file: row.get(2), key: row.get(12) }
+    }
+
+    /// Before the table's name, where its partitions are not to be read as its own rows.
+    pub fn only(&self) -> &'static str {
+        if self.file.is_none() { "" } else { "ONLY " }
+    }
+}
+
+impl Shape {
+    /// What follows from the answer. Asks the catalog for the rest.
+    pub async fn new(client: &Client, settings: &Settings, called: &str, told: Told) -> Result<Shape, Error> {
+        let relation = &told.relation;
+        let cut = match settings.rules.get(relation.oid) {
+            None => None,
+            Some(Ruled { rule, columns }) => {
+                Some(rule.cut(relation, columns).map_err(|cause| Error::hidden(relation, cause))?)
+            }
+        };
+        let (relation, fingerprint) = match &cut {
+            None => (relation.clone(), fingerprint(relation)),
+            Some(cut) => (cut.relation.clone(), cut.fingerprint),
+        };
+        let details = catalog::details(client, &relation, &settings.named).await?;
+        let name = TableName::new(&relation.schema, &relation.table);
+        let described = Relation::new(&relation, &details, "", "");
+        let described = described.map_err(|cause| Error::NoKey { table: name, cause })?;
+        Ok(Shape { called: called.to_owned(), told, relation, fingerprint, described, cut })
+    }
+
+    /// Whether this is what the answer comes to.
+    pub fn fits(&self, told: &Told) -> bool {
+        self.told == *told
+    }
+
+    /// How it is told into ranges, for somebody who has some already.
+    pub fn paging(&self, table: &Target) -> Paging {
+        let (known, is_bounded) = (table.ranges_of.as_deref(), table.is_bounded);
+        Paging::new(&self.described, Facts { file: self.told.file, known, is_bounded })
+    }
+
+    /// What the catalog said.
+    pub fn told(&self) -> &Told {
+        &self.told
+    }
+}
+
+/// The shapes of the tables that are being read, for all readers.
+#[derive(Clone, Default)]
+pub struct Shapes(Arc<Mutex<HashMap<u32, Arc<Shape>>>>);
+
+impl Shapes {
+    /// What was last known of a table.
+    pub fn get(&self, oid: u32) -> Option<Arc<Shape>> {
+        self.lock().get(&oid).cloned()
+    }
+
+    /// Remembers it.
+    pub fn set(&self, oid: u32, shape: Arc<Shape>) {
+        self.lock().insert(oid, shape);
+    }
+
+    /// It is not so any more, or nobody reads it.
+    pub fn forget(&self, oid: u32) {
+        self.lock().remove(&oid);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<Shape>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
