@@ -79,7 +79,8 @@ async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -
                current_setting('max_replication_slots')::int8,
                (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> $1),
                current_setting('max_wal_senders')::int8, (SELECT count(*) FROM pg_stat_replication),
-               (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout')";
+               (SELECT setting::int8 FROM pg_settings WHERE name = 'wal_sender_timeout'),
+               current_setting('server_encoding')";
     let row = client.query_one(QUERY, &[&config.slot]).await;
     let row = row.map_err(|cause| Error::statement("read the server's settings", cause))?;
     let (version, number): (&str, i32) = (row.get(0), row.get(1));
@@ -106,6 +107,10 @@ async fn server(checks: &mut Checks, client: &Client, config: &source::Config) -
     let remedy = "raise max_wal_senders and restart: the source holds one, its first start and verify one more";
     checks.expect(senders + 1 < senders_max, "walsenders", format!("{senders} of {senders_max} in use"), remedy);
     sender_timeout(checks, row.get(8));
+    if row.get::<_, &str>(9) == "SQL_ASCII" {
+        let remedy = "mend what is not UTF-8 before the source meets it and stops there; a database made anew with ENCODING UTF8 keeps such bytes out";
+        checks.warn("encoding of the database", "SQL_ASCII: it takes any bytes, and events hold UTF-8 alone", remedy);
+    }
     Ok(())
 }
 
