@@ -26,7 +26,7 @@ fn list(world: &mut World, tables: &[&Table]) {
 }
 
 /// Its owner may make publications.
-fn as_owner(world: &mut World) {
+pub(super) fn as_owner(world: &mut World) {
     let url = world.source_address().url(Role::Superuser, &world.source_database());
     world.configuration.set("source.url", url).environment("TRIBUTARY_SOURCE__PASSWORD", Role::Superuser.password());
 }

@@ -13,6 +13,7 @@ mod key_changes;
 mod large;
 mod lists;
 mod neighbours;
+mod on_demand;
 mod published_once;
 mod random;
 mod readers;

@@ -165,6 +165,19 @@ impl Records {
         Ok(())
     }
 
+    /// What the keys of a list are answered with: the operation, by the key's text. Each has one answer.
+    pub fn answers(&self, load: &str) -> Result<BTreeMap<String, String>, String> {
+        let mut answers = BTreeMap::new();
+        let of_load = |record: &&Record| record.headers.get("answer").is_some_and(|of| of == load);
+        for record in self.rows().filter(of_load) {
+            let key = record.key.clone().unwrap_or_default();
+            if answers.insert(key, record.event()?.op).is_some() {
+                return Err(record.fault("answers a key for the second time"));
+            }
+        }
+        Ok(answers)
+    }
+
     /// What is left when the changes of each key are applied in their order.
     ///
     /// Once a partition's load is over every event must fit what stands there: nothing is created twice, and nothing updated or deleted that is not there.

@@ -80,6 +80,16 @@ impl Tributary {
         self.process.id()
     }
 
+    /// Its configuration file, as it started with it.
+    pub fn file(&self) -> PathBuf {
+        self.folder.join(format!("{}.toml", self.name))
+    }
+
+    /// Runs a command that ends by itself, with this process's own configuration file as it is now.
+    pub async fn command(&self, arguments: &[&str]) -> Result<Output, Error> {
+        end_of(arguments, &self.configuration, &self.file()).await
+    }
+
     /// Starts it again as it was, after it has ended. The log goes on in the same file.
     pub fn restart(&mut self) -> Result<(), Error> {
         if self.process.ended().is_none() {
@@ -193,8 +203,12 @@ impl Tributary {
 pub async fn run(arguments: &[&str], configuration: &Configuration, folder: &Path) -> Result<Output, Error> {
     let file = folder.join("command.toml");
     fs::write(&file, configuration.render()).map_err(Error::during(format!("write {}", file.display())))?;
+    end_of(arguments, configuration, &file).await
+}
+
+async fn end_of(arguments: &[&str], configuration: &Configuration, file: &Path) -> Result<Output, Error> {
     let mut command = tokio::process::Command::from(product(configuration)?);
-    command.args(arguments).arg("--config").arg(&file).kill_on_drop(true);
+    command.args(arguments).arg("--config").arg(file).kill_on_drop(true);
     let output = tokio::time::timeout(Duration::from_secs(60), command.output());
     let output = output.await.map_err(Error::during(format!("wait for the end of tributary {arguments:?}")))?;
     let output = output.map_err(Error::during(format!("run tributary {arguments:?}")))?;

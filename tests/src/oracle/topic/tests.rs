@@ -57,6 +57,35 @@ fn a_moved_row_may_lack_a_column_until_it_goes() {
 }
 
 #[test]
+fn an_answer_says_what_stands_and_each_key_has_one() {
+    let with_answers = |lines: &[(u64, &str, &str, &str)]| {
+        let mut records = records(lines);
+        for record in records.0.iter_mut().skip(3).filter(|record| record.is_row()) {
+            record.headers.insert("answer".to_owned(), "a1".to_owned());
+        }
+        let folded = records.fold().map(drop);
+        folded
+            .and_then(|()| records.answers("a1").map(|answers| answers.len().to_string()))
+            .unwrap_or_else(|fault| fault)
+    };
+    let begun = |lines: &[(u64, &'static str, &'static str, &'static str)]| {
+        let mut all = vec![
+            (1, "A", "-", "!load_begin"),
+            (2, "B", "1", r#"r,"after":{"id":1,"x":2}"#),
+            (3, "B", "-", "!load_end"),
+        ];
+        all.extend(lines);
+        with_answers(&all)
+    };
+    assert_eq!(begun(&[(4, "C", "1", r#"r,"after":{"id":1,"x":2}"#), (5, "D", "2", "d")]), "2");
+    assert!(begun(&[(4, "C", "1", r#"r,"after":{"id":1,"x":3}"#)]).contains("another row"));
+    assert!(begun(&[(4, "C", "1", "d")]).contains("stands already"));
+    assert!(begun(&[(4, "C", "2", r#"r,"after":{"id":2,"x":3}"#)]).contains("is not there"));
+    let twice = [(4, "C", "1", r#"r,"after":{"id":1,"x":2}"#), (5, "D", "1", r#"r,"after":{"id":1,"x":2}"#)];
+    assert!(begun(&twice).contains("second time"));
+}
+
+#[test]
 fn every_rule_has_a_topic_that_breaks_it() {
     let create = r#"c,"after":{"id":1}"#;
     let update = r#"u,"after":{"id":1}"#;

@@ -1,0 +1,353 @@
+//! Loads on demand while the source streams: tables again, ranges, lists of keys; paused, resumed, cancelled; and whatever
+//! strangers write into the stream.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use harness::World;
+use harness::oracle::audit;
+use harness::process::{Output, Part, Tributary};
+use harness::servers::Role;
+use harness::table::Table;
+use harness::workload::{self, Pace, Shape, Workload};
+
+use super::lists::as_owner;
+
+const WITHIN: Duration = Duration::from_secs(90);
+
+const PACE: Pace = Pace { writers: 3, transactions_per_second: 40 };
+
+fn write(world: &World, shapes: &[Shape]) -> Workload {
+    Workload::start(world.source_address(), &world.source_database(), world.seed, PACE, shapes)
+}
+
+/// A world whose tables hold rows.
+async fn filled(shapes: &[Shape], rows: u32) -> World {
+    let world = World::builder().tables(workload::tables_of(shapes)).start().await;
+    let source = world.source(Role::Superuser).await;
+    workload::fill(&source, world.seed, shapes, rows).await.expect("the tables take rows");
+    world
+}
+
+async fn start(world: &mut World, part: Part) -> Tributary {
+    let mut process = world.start(part);
+    process.ready(WITHIN).await.expect("it streams");
+    process
+}
+
+fn json(output: &Output) -> serde_json::Value {
+    serde_json::from_str(&output.stdout).unwrap_or_else(|fault| panic!("{fault}: {output:?}"))
+}
+
+/// Orders something, and returns the ids of the loads that the source has taken up.
+async fn order(world: &World, arguments: &[&str]) -> Vec<String> {
+    let all: Vec<&str> = ["snapshot", "start"].iter().chain(arguments).chain(&["--json"]).copied().collect();
+    let output = world.command(&all).await;
+    assert_eq!(output.code, Some(0), "{output:?}");
+    let ordered = json(&output);
+    let ordered = ordered.as_array().expect("a list of loads");
+    assert!(ordered.iter().all(|one| one["taken_up"] == true), "{output:?}");
+    ordered.iter().map(|one| one["load"].as_str().expect("its id").to_owned()).collect()
+}
+
+/// The state of a table as `snapshot status` tells it, and the loads that are under way.
+async fn status(world: &World, table: &Table) -> (String, Vec<String>) {
+    let output = world.command(&["snapshot", "status", "--json"]).await;
+    let report = json(&output);
+    let tables = report["tables"].as_array().expect("a list of tables").clone();
+    let one = tables.iter().find(|one| one["table"] == table.name.to_string()).expect("the table is told");
+    let loads = one["loads"].as_array().expect("a list of loads");
+    let id = |load: &serde_json::Value| load["load"].as_str().expect("its id").to_owned();
+    (one["load"].as_str().expect("a state").to_owned(), loads.iter().map(id).collect())
+}
+
+async fn until_status(world: &World, table: &Table, wanted: impl Fn(&str, &[String]) -> bool) {
+    let what = format!("{} is where it should be", table.name);
+    world
+        .until(&what, WITHIN, async || {
+            let (state, loads) = status(world, table).await;
+            if wanted(&state, &loads) { Ok(()) } else { Err(format!("{state} {loads:?}")) }
+        })
+        .await;
+}
+
+/// No load of the table is under way. Where no sink runs, its group is behind for ever.
+async fn until_loaded(world: &World, table: &Table) {
+    until_status(world, table, |state, loads| matches!(state, "live" | "catching_up") && loads.is_empty()).await;
+}
+
+/// Rows were deleted and others added in the target behind the sink's back. In place of what was there the table is equal
+/// again; laid over it the deleted ones are back and the others stay.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_loaded_again_heals_a_target() {
+    let (accounts, people) = (workload::accounts(), workload::people());
+    let mut world = filled(&[accounts.clone(), people.clone()], 200).await;
+    let mut source = start(&mut world, Part::Source).await;
+    let mut sink = start(&mut world, Part::Sink).await;
+    world.until_equal().await;
+    world
+        .in_target(
+            "DELETE FROM accounts WHERE id % 3 = 0; INSERT INTO accounts (id, owner) VALUES (100001, 'extra'), (100002, 'extra');
+             DELETE FROM people WHERE length(name) % 2 = 0; INSERT INTO people (email, name) VALUES ('extra', 'extra')",
+        )
+        .await;
+    assert!(world.difference().await.is_err(), "the target differs");
+
+    order(&world, &["public.people", "--mode", "merge"]).await;
+    world
+        .until("but for the extra row people are equal", WITHIN, async || {
+            let fault = world.difference().await.err().unwrap_or_default();
+            let extra =
+                world.target(Role::Superuser).await.query("SELECT FROM people WHERE email = 'extra'", &[]).await;
+            let stays = extra.is_ok_and(|rows| rows.len() == 1);
+            if stays && !fault.contains("people") || fault.contains("0 on the first side alone") {
+                Ok(())
+            } else {
+                Err(fault)
+            }
+        })
+        .await;
+    world.in_target("DELETE FROM people WHERE email = 'extra'").await;
+
+    let writers = write(&world, &[accounts.clone(), people.clone()]);
+    order(&world, &["public.accounts"]).await;
+    writers.after(100).await.expect("the writers write");
+    world.until_equal().await;
+    world.check_topics().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    sink.stop().await.expect("it ends");
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// Lists of keys, of which many change while they are read: numeric keys that are equal though their texts differ, keys
+/// without a row, long columns that most updates leave alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_key_of_a_list_is_answered_once_as_it_is_at_its_place() {
+    let shapes = [workload::accounts(), workload::people(), workload::prices(), workload::notes()];
+    let mut world = filled(&shapes, 200).await;
+    let mut run = start(&mut world, Part::Run).await;
+    world.until_equal().await;
+    let slot = format!("{}_audit", world.prefix());
+    audit::start(&world.source(Role::Superuser).await, &slot).await.expect("a slot for the audit");
+    let writers = write(&world, &shapes);
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let mut loads = Vec::new();
+    for round in 0..4 {
+        for shape in &shapes {
+            let table = shape.table();
+            let source = world.source(Role::Superuser).await;
+            let column = &table.key[0];
+            let query = format!("SELECT to_json({column}::text)::text FROM {}", table.sql());
+            let rows = source.query(&query, &[]).await.expect("the source answers");
+            let mut keys: BTreeSet<String> = rows.iter().map(|row| row.get(0)).collect();
+            let absent = ["\"-1\"", "\"-2.0\"", "\"-2.00\"", "\"-3\""].map(str::to_owned);
+            keys.extend(absent[..3].iter().take(if table.key[0] == "amount" { 3 } else { 1 }).cloned());
+            let file = folder.path().join(format!("keys-{round}"));
+            std::fs::write(&file, keys.into_iter().collect::<Vec<_>>().join("\n")).expect("a file");
+            let ordered =
+                order(&world, &[&table.name.to_string(), "--keys-file", file.to_str().expect("a name")]).await;
+            loads.extend(ordered.into_iter().map(|load| (table.clone(), load)));
+        }
+    }
+    writers.after(400).await.expect("the writers write");
+    for shape in &shapes {
+        until_loaded(&world, shape.table()).await;
+    }
+    world.until_equal().await;
+    world.check_topics().await;
+    world.check_audit(&slot).await;
+    for (table, load) in &loads {
+        let answers = world.topic(table).await.answers(load).unwrap_or_else(|fault| panic!("{}: {fault}", table.name));
+        let count = |op: &str| answers.values().filter(|answer| *answer == op).count();
+        assert!(count("r") > 20, "{}: {answers:?}", table.name);
+        assert!(count("d") >= 1, "{}: {answers:?}", table.name);
+        let twice = ["-2.0", "-2.00"].iter().filter(|key| answers.contains_key(&format!(r#"{{"amount":"{key}"}}"#)));
+        assert!(twice.count() <= 1, "equal keys have one answer: {answers:?}");
+    }
+    world.check_nothing_parked(&["rdb"]).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// An extension's type, whose own equality is nowhere in the search path: `a` and `A` are one key.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_that_only_an_extension_calls_equal_have_one_answer() {
+    let names = Table::new("public.names", &["name"], "name citext PRIMARY KEY, n int")
+        .before("CREATE EXTENSION IF NOT EXISTS citext WITH SCHEMA public");
+    let mut world = World::builder().table(names.clone()).start().await;
+    world.in_source("INSERT INTO names SELECT 'Name' || i, i FROM generate_series(1, 50) i").await;
+    let mut run = start(&mut world, Part::Run).await;
+    world.until_equal().await;
+    let load =
+        order(&world, &["public.names", "--key", "name1", "--key", "NAME1", "--key", "Nobody", "--key", "nobody"])
+            .await;
+    until_answered(&world, &names, &load[0], 2).await;
+    let answers = world.topic(&names).await.answers(&load[0]).expect("one answer each");
+    assert_eq!(answers.get(r#"{"name":"Name1"}"#).map(String::as_str), Some("r"), "{answers:?}");
+    assert_eq!(answers.values().filter(|op| *op == "d").count(), 1, "{answers:?}");
+    world.until_equal().await;
+    world.check_topics().await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+async fn until_answered(world: &World, table: &Table, load: &str, count: usize) {
+    world
+        .until("the list is answered", WITHIN, async || {
+            let answers = world.topic(table).await.answers(load)?;
+            if answers.len() >= count { Ok(()) } else { Err(format!("{answers:?}")) }
+        })
+        .await;
+}
+
+/// A load is paused, outlives its process so, goes on and ends; another is cancelled; a third is killed with its process and
+/// ends all the same. And a list of keys dies before it is answered, and is answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn loads_are_steered_and_outlive_their_process() {
+    let accounts = workload::accounts();
+    let mut world = filled(std::slice::from_ref(&accounts), 100).await;
+    world.in_source("INSERT INTO accounts (id, owner) SELECT i, 'many' FROM generate_series(1000, 1800) i").await;
+    let table = accounts.table().clone();
+    world.expect_log("WARN");
+    world.configuration.set("source.chunk_rows_max", 25).environment("TRIBUTARY_FAILPOINTS", "chunk-read=delay:40");
+    let mut source = start(&mut world, Part::Source).await;
+    until_loaded(&world, &table).await;
+
+    let load = order(&world, &["public.accounts", "--mode", "merge"]).await;
+    let taken = world.command(&["snapshot", "start", "public.accounts", "--mode", "merge"]).await;
+    assert_eq!(taken.code, Some(2), "{taken:?}");
+    assert!(taken.stderr.contains(&load[0]), "it names the load that is under way: {taken:?}");
+    let paused = world.command(&["snapshot", "pause", &load[0]]).await;
+    assert_eq!(paused.code, Some(0), "{paused:?}");
+    assert_eq!(status(&world, &table).await, ("paused".to_owned(), load.clone()));
+    source.kill9().await.expect("it is killed");
+    source.restart().expect("it starts again");
+    source.ready(WITHIN).await.expect("it streams");
+    assert_eq!(status(&world, &table).await, ("paused".to_owned(), load.clone()));
+    let resumed = world.command(&["snapshot", "resume"]).await;
+    assert_eq!(resumed.code, Some(0), "{resumed:?}");
+    until_status(&world, &table, |state, _| state == "loading").await;
+    source.kill9().await.expect("it is killed");
+
+    // Nobody reads: the order waits in the stream.
+    let waits = world.command(&["snapshot", "start", "public.accounts", "--key", "1000", "--key", "1"]).await;
+    assert_eq!(waits.code, Some(0), "{waits:?}");
+    assert!(waits.stdout.contains("nobody reads from the slot"), "{waits:?}");
+    let list = waits.stdout.lines().next().and_then(|line| line.strip_prefix("load ")).expect("its id").to_owned();
+    source.restart().expect("it starts again");
+    until_answered(&world, &table, &list, 2).await;
+    until_loaded(&world, &table).await;
+
+    let load = order(&world, &["public.accounts", "--from", "1100", "--to", "1700"]).await;
+    let cancelled = world.command(&["snapshot", "cancel", &load[0]]).await;
+    assert_eq!(cancelled.code, Some(0), "{cancelled:?}");
+    until_loaded(&world, &table).await;
+    let gone = world.command(&["snapshot", "cancel", &load[0]]).await;
+    assert_eq!(gone.code, Some(2), "{gone:?}");
+
+    let before = rows_of(&world, &table).await;
+    order(&world, &["public.accounts", "--from", "1500", "--to", "1509"]).await;
+    until_loaded(&world, &table).await;
+    assert_eq!(rows_of(&world, &table).await - before, 10, "both ends are among them");
+    world.until_published().await;
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// How many rows loads have published.
+async fn rows_of(world: &World, table: &Table) -> usize {
+    let records = world.topic(table).await;
+    records.rows().filter(|record| record.event().is_ok_and(|event| event.op == "r")).count()
+}
+
+/// Whoever may connect may write messages. None of them stops the source, and none of what they say is in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_strangers_write_into_the_stream_is_ignored() {
+    let accounts = workload::accounts();
+    let mut world = filled(std::slice::from_ref(&accounts), 50).await;
+    world.expect_log("a command was ignored");
+    world.expect_log("keys that can name no row");
+    let mut source = start(&mut world, Part::Source).await;
+    world.until_published().await;
+    let stranger = world.source(Role::Application).await;
+    let table = r#""schema":"public","table":"accounts""#;
+    let many = vec![r#"{"id":1}"#; 2_000].join(",");
+    for text in [
+        "load/secret".to_owned(),
+        r#"load/s1/{"tables":[{"schema":"secret","table":"secret"}]}"#.to_owned(),
+        format!(r#"keys/s2/{{{table},"keys":[{{"owner":"secret"}}]}}"#),
+        format!(r#"keys/s3/{{{table},"keys":[{many}]}}"#),
+        format!(r#"keys/s4/{{{table},"keys":[{{"id":"secret"}},{{"id":99999999999999999999999}}]}}"#),
+        format!(r#"range/s5/{{{table},"after":["secret"]}}"#),
+        format!(r#"range/s6/{{{table},"after":["1","2"]}}"#),
+        r#"cancel/s7/{"load":"secret"}"#.to_owned(),
+        format!("keys/s8/{}", "[".repeat(100_000)),
+    ] {
+        let query = "SELECT pg_logical_emit_message(true, $1, $2::text)";
+        let prefix = format!("tributary/{}", world.slot());
+        stranger.execute(query, &[&prefix, &text]).await.expect("anybody may");
+    }
+    let load = order(&world, &["public.accounts", "--key", "-5"]).await;
+    until_answered(&world, accounts.table(), &load[0], 1).await;
+    until_loaded(&world, accounts.table()).await;
+    assert_eq!(status(&world, accounts.table()).await.1, Vec::<String>::new(), "nothing is left open");
+    world.until_published().await;
+    assert!(!source.log().contains("secret"), "{}", source.log());
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// A table is put on the list of the running source and taken off again, with all that it left behind. A change in a file on
+/// another machine is told, and changes nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_come_and_go_by_command() {
+    let (accounts, people) = (workload::accounts(), workload::people());
+    let mut world = World::builder().table(accounts.table().clone()).start().await;
+    world.make(people.table()).await;
+    as_owner(&mut world);
+    world.expect_log("source.tables is what it was");
+    let client = world.source(Role::Superuser).await;
+    workload::fill(&client, world.seed, &[accounts.clone(), people.clone()], 100).await.expect("the tables take rows");
+    let mut source = start(&mut world, Part::Source).await;
+    world.until_published().await;
+    let writers = write(&world, &[accounts.clone(), people.clone()]);
+
+    let before = std::fs::read_to_string(source.file()).expect("it has a file");
+    let would = source.command(&["table", "add", "public.people", "--dry-run"]).await.expect("it runs");
+    assert_eq!(would.code, Some(0), "{would:?}");
+    assert_eq!(std::fs::read_to_string(source.file()).expect("it has a file"), before, "only said");
+    let missing = source.command(&["table", "add", "public.nowhere"]).await.expect("it runs");
+    assert!(missing.code == Some(2) && missing.stderr.contains("public.nowhere"), "{missing:?}");
+    let elsewhere = world.command(&["table", "add", "public.people", "--no-wait"]).await;
+    assert_eq!(elsewhere.code, Some(0), "{elsewhere:?}");
+    source.logs("source.tables is what it was", WITHIN).await.expect("it says that its own file is another");
+
+    let added = source.command(&["table", "add", "public.people"]).await.expect("it runs");
+    assert_eq!(added.code, Some(0), "{added:?}");
+    assert!(added.stdout.contains("has gone over"), "{added:?}");
+    writers.after(200).await.expect("the writers write");
+    world.tables.push(people.table().clone());
+    world.until_published().await;
+    let names: Vec<String> = world.tables.iter().map(|table| table.name.to_string()).collect();
+    world.configuration.set("source.tables", names);
+    let mut sink = start(&mut world, Part::Sink).await;
+    world.until_equal().await;
+    sink.stop().await.expect("it ends");
+
+    let removed = source.command(&["table", "remove", "public.people", "--topic"]).await.expect("it runs");
+    assert_eq!(removed.code, Some(0), "{removed:?}");
+    assert!(removed.stdout.contains("has gone over") && removed.stdout.contains("deleted"), "{removed:?}");
+    let publication = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'people'";
+    assert_eq!(client.query_one(publication, &[]).await.expect("it answers").get::<_, i64>(0), 0, "{removed:?}");
+    let topic = world.topic_name(people.table());
+    let target = world.target(Role::Superuser).await;
+    let progress = "SELECT count(*) FROM tributary.progress WHERE topic = $1";
+    let left = target.query_one(progress, &[&topic]).await.expect("it answers").get::<_, i64>(0);
+    assert_eq!(left, 0, "{removed:?}");
+    world.tables.pop();
+    write(&world, &[accounts.clone(), people.clone()]).after(50).await.expect("the writers write");
+    world.until_published().await;
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
