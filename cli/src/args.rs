@@ -107,6 +107,14 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Snapshot(Snapshot),
 
+    /// Put tables on the list of what is published, or take them off
+    ///
+    /// The list stands in one place, source.tables of the configuration file. It is changed there, comments and all else stay,
+    /// and the running source is told by a message in its stream to read its file again: it goes over to the new list at one
+    /// place of the stream, so that nothing is lost or published twice.
+    #[command(subcommand)]
+    Table(Table),
+
     /// Check the servers for what tributary needs, and say how to get it
     ///
     /// Changes nothing. Run it before the first start, and whenever something is odd.
@@ -193,6 +201,61 @@ pub(crate) struct DlqList {
 pub(crate) struct DlqShow {
     /// Its place as `dlq list` prints it: GROUP:TOPIC:PARTITION:OFFSET
     pub(crate) place: crate::dlq::Place,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// What to do about the list of tables.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Table {
+    /// Publish these tables too, beginning with a load of each
+    Add(TableAdd),
+
+    /// Publish these tables no more, and leave nothing of them behind
+    ///
+    /// Once the source has gone over: takes them out of the publication, and forgets what groups have done of their topics,
+    /// parked events with it. What cannot be taken away yet is told, and the same command does the rest later.
+    Remove(TableRemove),
+}
+
+/// Which tables to add.
+#[derive(Debug, Args)]
+pub(crate) struct TableAdd {
+    /// The tables, as schema.table
+    #[arg(required = true, value_name = "TABLE")]
+    pub(crate) tables: Vec<schemas::TableName>,
+
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Do not wait until the source has gone over
+    #[arg(long)]
+    pub(crate) no_wait: bool,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
+}
+
+/// Which tables to remove.
+#[derive(Debug, Args)]
+pub(crate) struct TableRemove {
+    /// The tables, as schema.table
+    #[arg(required = true, value_name = "TABLE")]
+    pub(crate) tables: Vec<schemas::TableName>,
+
+    /// Delete their topics too, with all that stands there
+    #[arg(long)]
+    pub(crate) topic: bool,
+
+    /// Only say what would be done
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Do not wait until the source has gone over
+    #[arg(long)]
+    pub(crate) no_wait: bool,
 
     #[command(flatten)]
     pub(crate) form: Form,

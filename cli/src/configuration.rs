@@ -29,7 +29,8 @@ impl Configuration {
         Configuration::from(Document::read(file, std::env::vars())?, file)
     }
 
-    fn from(document: Document, file: &Path) -> Result<Configuration, Failure> {
+    /// What `document` says, which is or would be that of `file`.
+    pub(crate) fn from(document: Document, file: &Path) -> Result<Configuration, Failure> {
         let mut root = document.root();
         // Shared clusters hand out prefixes that end in the dot that we put behind it.
         let prefix = root.required::<String>("prefix").trim_end_matches('.').to_owned();

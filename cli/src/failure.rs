@@ -83,6 +83,21 @@ pub(crate) enum Failure {
         cause: std::io::Error,
     },
 
+    #[error("cannot add them: {0}")]
+    CannotAdd(String),
+
+    #[error(
+        "the environment variable {0} stands over source.tables of the file: change it there, and start the source again"
+    )]
+    ListInEnvironment(&'static str),
+
+    #[error("{} is not changed", .file.display())]
+    List {
+        file: PathBuf,
+        #[source]
+        cause: Box<crate::table::Refused>,
+    },
+
     #[error("nothing is parked at {0}: `tributary dlq list` shows what is")]
     NotParked(String),
 

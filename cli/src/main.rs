@@ -15,6 +15,7 @@ mod slot;
 mod snapshot;
 mod state;
 mod status;
+mod table;
 mod tables;
 mod topic;
 mod verification;
@@ -25,7 +26,7 @@ use std::time::Duration;
 use clap::Parser;
 use service::{log, telemetry};
 
-use args::{Arguments, Command, Dlq, Slot, Snapshot, Topic};
+use args::{Arguments, Command, Dlq, Slot, Snapshot, Table, Topic};
 use configuration::Configuration;
 use failure::Failure;
 use roles::Parts;
@@ -85,6 +86,8 @@ async fn perform(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Snapshot(Snapshot::Pause(load)) => steer::run(&configuration, Course::Pause, load).await,
         Command::Snapshot(Snapshot::Resume(load)) => steer::run(&configuration, Course::Resume, load).await,
         Command::Snapshot(Snapshot::Cancel(load)) => steer::run(&configuration, Course::Cancel, load).await,
+        Command::Table(Table::Add(tables)) => table::add(&configuration, tables).await,
+        Command::Table(Table::Remove(tables)) => table::remove(&configuration, tables).await,
         Command::Status(form) => status::run(&configuration, form).await,
         Command::Doctor(form) => doctor::run(&configuration, form).await,
         Command::Init => unreachable!("returned above"),

@@ -2,6 +2,8 @@
 //!
 //! Only sequences them: start, wait for a signal or for the first that cannot go on, stop all, wait for all.
 
+use std::path::PathBuf;
+
 use service::http::{Health, Server};
 use service::shutdown::Shutdown;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +49,7 @@ pub(crate) async fn run(configuration: Configuration, parts: Parts) -> Result<Ou
         Some(http) => Some(Server::start(http, health.clone(), shutdown.token()).await?),
         None => None,
     };
-    let Configuration { prefix, kafka, .. } = configuration;
+    let Configuration { file, prefix, kafka, .. } = configuration;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
         prefix,
@@ -57,7 +59,8 @@ pub(crate) async fn run(configuration: Configuration, parts: Parts) -> Result<Ou
     );
     let publish = async {
         let Some(source) = source else { return true };
-        let run = source_thread(source, kafka.clone(), prefix.clone(), health.clone(), shutdown.token());
+        let run =
+            source_thread((source, reread(file)), kafka.clone(), prefix.clone(), health.clone(), shutdown.token());
         ended("source", run.await, &shutdown)
     };
     let apply = async {
@@ -96,9 +99,17 @@ fn ended(part: &str, result: Result<(), String>, shutdown: &Shutdown) -> bool {
     result.is_ok()
 }
 
+/// The way in which a source that runs reads its section again.
+fn reread(file: PathBuf) -> source::Reread {
+    source::Reread::new(move || {
+        let read = Configuration::read(&file).and_then(|read| read.source("source").cloned());
+        read.map_err(|fault| service::chain(&fault).to_string())
+    })
+}
+
 /// The source has a thread with a runtime of its own: answering PostgreSQL must wait for nothing else in the process.
 async fn source_thread(
-    config: source::Config,
+    (config, reread): (source::Config, source::Reread),
     kafka: kafka::Config,
     prefix: String,
     health: Health,
@@ -111,7 +122,7 @@ async fn source_thread(
             .build()
             .map_err(|error| format!("cannot start its runtime: {error}"))
             .and_then(|runtime| {
-                let run = source::run(config, kafka, prefix, health, stop);
+                let run = source::run(config, reread, kafka, prefix, health, stop);
                 runtime.block_on(run).map_err(|error| service::chain(&error).to_string())
             });
         let _gone = done.send(result);

@@ -29,6 +29,8 @@ use crate::state;
 const STEP: Duration = Duration::from_millis(200);
 /// How often it is asked whether somebody still reads from the slot.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// After so many times without a reader none is waited for: between two sessions the slot is free for a moment.
+const ABSENT_MAX: u32 = 4;
 
 /// The source's server, and what the source says of itself.
 struct Desk<'a> {
@@ -70,12 +72,15 @@ impl<'a> Desk<'a> {
         let stop = Arc::new(AtomicBool::new(false));
         let (load, stopped) = (load.to_owned(), stop.clone());
         let mut meeting = tokio::task::spawn_blocking(move || meet(tail, at, &load, &stopped));
+        let mut absent = 0;
         let fate = loop {
             tokio::select! {
                 met = &mut meeting => break Fate::Met { load: met.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))? },
                 () = tokio::time::sleep(ASK_EVERY) => {
                     let look = keeper::look(&self.client, &self.source.slot).await?;
-                    if look.slot.is_none_or(|slot| slot.active_pid.is_none()) {
+                    let is_read = look.slot.is_some_and(|slot| slot.active_pid.is_some());
+                    absent = if is_read { 0 } else { absent + 1 };
+                    if absent >= ABSENT_MAX {
                         stop.store(true, Ordering::Relaxed);
                         break Fate::NoSource;
                     }

@@ -171,6 +171,19 @@ impl Admin {
         }
     }
 
+    /// Deletes a topic with all that stands in it. One that is not there is no error.
+    pub async fn delete(&self, topic: &str) -> Result<(), Error> {
+        let operation = || format!("delete the topic {topic}");
+        let answers = self.client.delete_topics(&[topic], &patience()).await;
+        for answer in answers.map_err(|error| self.failed(operation(), error.into()))? {
+            match answer {
+                Ok(_) | Err((_, RDKafkaErrorCode::UnknownTopicOrPartition)) => {}
+                Err((_, code)) => return Err(self.failed(operation(), Cause::of_code(code))),
+            }
+        }
+        Ok(())
+    }
+
     /// The brokers.
     pub async fn cluster(&self) -> Result<Cluster, Error> {
         let answer = self.blocking(|probe| -> KafkaResult<Cluster> {

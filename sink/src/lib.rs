@@ -16,6 +16,7 @@ pub mod config;
 mod consumer;
 mod error;
 mod fold;
+pub mod forget;
 mod group;
 mod measure;
 mod mirror;

@@ -3,6 +3,7 @@
 //!     load/<id>/{"tables":[{"schema":"public","table":"users"}],"mode":"replace"}
 //!     range/<id>/{"schema":"public","table":"users","after":["10"],"upto":["20"]}
 //!     keys/<id>/{"schema":"public","table":"users","keys":[{"id":1},{"id":2}]}
+//!     configuration/<id>/{}
 //!     pause/<id>/{"load":"…"}     resume/<id>/{"load":"…"}     cancel/<id>/{"load":"…"}
 //!
 //! Pure. Every user of the database may write such a message, so it is bounded here, and never says more than what is to be
@@ -57,6 +58,8 @@ pub enum Wish {
         /// The keys, each the text of an object of the key's columns.
         keys: Vec<String>,
     },
+    /// The source's configuration is to be read again.
+    Configuration,
     /// Nothing is read for a load until it is resumed.
     Pause {
         /// The load's id.
@@ -144,6 +147,10 @@ struct KeysBody<'a> {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct OfLoad {
     load: String,
 }
@@ -162,6 +169,7 @@ impl Command {
                 let keys = keys.iter().filter_map(|key| serde_json::from_str(key).ok()).collect();
                 ("keys", json(&KeysBody { schema: schema.clone(), table: table.clone(), keys }))
             }
+            Wish::Configuration => ("configuration", json(&Nothing {})),
             Wish::Pause { load } => ("pause", json(&OfLoad { load: load.clone() })),
             Wish::Resume { load } => ("resume", json(&OfLoad { load: load.clone() })),
             Wish::Cancel { load } => ("cancel", json(&OfLoad { load: load.clone() })),
@@ -171,7 +179,7 @@ impl Command {
 
     /// Reads a message; `None` if it is of no kind that is a command's.
     pub fn read(content: &[u8]) -> Option<Result<Command, Malformed>> {
-        const KINDS: [&[u8]; 6] = [b"load/", b"range/", b"keys/", b"pause/", b"resume/", b"cancel/"];
+        const KINDS: [&[u8]; 7] = [b"load/", b"range/", b"keys/", b"configuration/", b"pause/", b"resume/", b"cancel/"];
         let kind = KINDS.into_iter().find(|kind| content.starts_with(kind))?;
         if content.len() > BYTES_MAX {
             return Some(Err(Malformed::TooLong));
@@ -223,6 +231,7 @@ fn wish(kind: &[u8], body: &str) -> Result<Wish, Malformed> {
             let keys = keys.into_iter().map(|key| key.get().to_owned()).collect();
             Ok(Wish::Keys { table: TableName { schema, table }, keys })
         }
+        b"configuration/" => parse::<Nothing>(body).map(|Nothing {}| Wish::Configuration),
         b"pause/" => Ok(Wish::Pause { load: of_load()? }),
         b"resume/" => Ok(Wish::Resume { load: of_load()? }),
         _ => Ok(Wish::Cancel { load: of_load()? }),
@@ -268,6 +277,7 @@ mod tests {
             Wish::Range { table: table(), after: None, upto: key("/\"") },
             Wish::Range { table: table(), after: key("1"), upto: key("2") },
             Wish::Keys { table: table(), keys: vec![r#"{"id":1}"#.into(), r#"{"id":"1.00","b":true}"#.into()] },
+            Wish::Configuration,
             Wish::Pause { load: load() },
             Wish::Resume { load: load() },
             Wish::Cancel { load: load() },

@@ -219,6 +219,8 @@ pub struct Feed {
     orders: Vec<Order>,
     /// How often a load was resumed in this session.
     rounds: HashMap<String, u32>,
+    /// Somebody wishes the configuration to be read again.
+    asked_to_reread: bool,
     transaction: Option<Transaction>,
     /// The open transaction asks for a state record.
     beaten: bool,
@@ -288,6 +290,7 @@ impl Feed {
             outcomes: Vec::new(),
             orders: Vec::new(),
             rounds: HashMap::new(),
+            asked_to_reread: false,
             transaction: None,
             unproven: VecDeque::new(),
             beaten: false,
@@ -342,6 +345,11 @@ impl Feed {
     /// What the readers are to do from now on. To be told to them after the commit, not before.
     pub fn take_orders(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.orders)
+    }
+
+    /// Whether the configuration is to be read again, now that the wish is committed.
+    pub fn take_reread(&mut self) -> bool {
+        std::mem::take(&mut self.asked_to_reread)
     }
 
     /// What this session has itself received, as of the records last taken: confirmable once these are committed.

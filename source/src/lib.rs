@@ -6,7 +6,7 @@
 //!
 //! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, sorted, copy, listing, columns,
 //! keys, command, lists, state, watch, feed. The rim: ask, stream, snapshot (whose plan and pace
-//! are pure), catalog, setup, topics, lockers, relist, start, session, keeper
+//! are pure), catalog, setup, topics, lockers, relist, reread, start, session, keeper
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
@@ -33,6 +33,7 @@ mod range;
 mod recent;
 mod relation;
 mod relist;
+mod reread;
 mod session;
 mod setup;
 mod snapshot;
@@ -56,6 +57,7 @@ use session::Phase;
 
 pub use config::{Config, Snapshot, Topics};
 pub use error::{Error, Severity};
+pub use reread::Reread;
 pub use state::State;
 
 /// So many sessions may end on purpose and be followed at once by another …
@@ -68,7 +70,8 @@ const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 /// Whatever fails, producer and walsender are dropped together and everything begins again from what is committed. An
 /// outage is waited for without end, but at the start only as long as configured: a typing error should not look like one.
 pub async fn run(
-    config: Config,
+    mut config: Config,
+    reread: Reread,
     kafka: kafka::Config,
     prefix: String,
     health: Health,
@@ -81,19 +84,35 @@ pub async fn run(
     let mut again = Again::default();
     let keeper = keeper::Keeper::start(&config);
     health.ready("source", false);
+    // What was gone on by before the list was changed, until a session has begun with the new one.
+    let mut before: Option<Config> = None;
     while !stop.is_cancelled() {
+        if let Some(next) = reread.take() {
+            before = Some(std::mem::replace(&mut config, next));
+        }
+        let mut is_ready = false;
         let reached = |phase| match phase {
-            Phase::Ready => was_ready = true,
+            Phase::Ready => (was_ready, is_ready) = (true, true),
             Phase::Streaming => health.ready("source", true),
             Phase::Committed => {
                 backoff.reset();
                 outage.over();
             }
         };
-        let ended = session::run(&config, &kafka, &prefix, &keeper.seen(), &stop, reached).await;
+        let ended = session::run(&config, &reread, &kafka, &prefix, &keeper.seen(), &stop, reached).await;
         health.ready("source", false);
+        if is_ready {
+            before = None;
+        }
         match ended {
             Ok(()) => return Ok(()),
+            Err(Error::Unready(faults)) if before.is_some() => {
+                let error = Error::Unready(faults);
+                tracing::error!(
+                    "cannot go over to the list that was read again, going on with the one before: {error}"
+                );
+                config = before.take().unwrap_or(config);
+            }
             Err(error) => match error.severity() {
                 Severity::Stop if stop.is_cancelled() => return Ok(()),
                 // Nobody asked: a part of the session ended without a word, and the next may do better.

@@ -28,6 +28,7 @@ use crate::feed::{BEAT, Feed, Label, NextList, Outcome};
 use crate::keeper::{Seen, Unusable};
 use crate::keys::Named;
 use crate::lists::ListId;
+use crate::reread::Reread;
 use crate::setup::{self, Survey};
 use crate::snapshot::{Order, Task, Work};
 use crate::state::State;
@@ -123,6 +124,7 @@ pub enum Phase {
 /// Runs one session. `reached` is told of each phase as it begins.
 pub async fn run(
     config: &Config,
+    reread: &Reread,
     kafka: &kafka::Config,
     prefix: &str,
     seen: &watch::Sender<Seen>,
@@ -218,6 +220,10 @@ pub async fn run(
         first_commit,
         orders,
         seen: seen.clone(),
+        reread: Box::new({
+            let (reread, config) = (reread.clone(), config.clone());
+            move || reread.differs(&config)
+        }),
     };
     let work = Loop::new(feed, shared, settings);
     let stopping = session.clone();

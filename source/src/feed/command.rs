@@ -86,6 +86,11 @@ impl Feed {
             Wish::Load { tables, mode } => self.order_tables(&id, &tables, mode, place, outbox),
             Wish::Range { table, after, upto } => self.order_range(&id, &table, Range { after, upto }, place, outbox),
             Wish::Keys { table, keys } => self.order_keys(&id, &table, keys, place),
+            Wish::Configuration => {
+                self.act_at(place)?;
+                self.asked_to_reread = true;
+                Ok(())
+            }
             Wish::Pause { load } => self.set_paused(&load, true, place),
             Wish::Resume { load } => self.set_paused(&load, false, place),
             Wish::Cancel { load } => self.cancel(&load, place, outbox),

@@ -107,6 +107,8 @@ pub struct Settings {
     pub orders: UnboundedSender<Order>,
     /// For the slot's keeper: what is now in Kafka, and when the database committed it.
     pub seen: watch::Sender<Seen>,
+    /// Reads the configuration again. Whether another session is to begin with it.
+    pub reread: Box<dyn Fn() -> bool + Send>,
 }
 
 /// Frames that wait, in groups as they came, with the bytes that each counts for.
@@ -133,6 +135,7 @@ pub struct Loop {
     first_commit: Option<oneshot::Sender<()>>,
     seen: watch::Sender<Seen>,
     orders: UnboundedSender<Order>,
+    reread: Box<dyn Fn() -> bool + Send>,
 }
 
 /// The stream waits: a row that it moved is not visible yet.
@@ -185,6 +188,7 @@ impl Loop {
             first_commit: Some(settings.first_commit),
             seen: settings.seen,
             orders: settings.orders,
+            reread: settings.reread,
         }
     }
 
@@ -369,6 +373,9 @@ impl Loop {
         for order in self.feed.take_orders() {
             // Readers that are gone have told why.
             let _ = self.orders.send(order);
+        }
+        if self.feed.take_reread() && (self.reread)() {
+            return Err(Error::Again("the list of tables in the configuration is another one".to_owned()));
         }
         self.feed.ending().map_or(Ok(()), |why| Err(Error::Again(why.to_owned())))
     }
