@@ -48,27 +48,6 @@ async fn every_golden_value_on_postgresql_18() {
     every_golden_value(18, TOGETHER).await;
 }
 
-/// Up to 15 the type "char" takes half a letter, which no event can hold.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_value_that_is_no_text_stops_the_source_which_names_its_column() {
-    let table = Table::new("public.grades", &["id"], "id integer PRIMARY KEY, grade \"char\"");
-    let mut world = World::builder().table(table.clone()).one_server(15).start().await;
-    world.in_source("INSERT INTO grades VALUES (1, 'a')").await;
-    let mut source = world.start(Part::Source);
-    source.ready(READY_WITHIN).await.expect("it streams");
-    world.until_published().await;
-    world.in_source("INSERT INTO grades VALUES (2, 'é'::text::\"char\")").await;
-    let status = source.ends(READY_WITHIN).await.expect("it ends by itself");
-    let log = source.log();
-    assert!(status.code().is_some_and(|code| code != 0), "it ended with {status}; its log:\n{log}");
-    for words in ["public.grades, column \"grade\"", "is not UTF-8", "leave the column out"] {
-        assert!(log.contains(words), "the error does not say {words:?}; the log:\n{log}");
-    }
-    assert_eq!(world.topic(&table).await.rows().count(), 1, "the row that was read before, and no other");
-    world.expect_log("ERROR");
-    world.finish().await;
-}
-
 /// Each value once through the copy and once through an insert, an update and a delete with the whole row before, and as a
 /// key where its type can be one.
 async fn every_golden_value(major: u32, together: usize) {
