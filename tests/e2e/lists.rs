@@ -96,7 +96,7 @@ async fn a_table_is_added_while_transactions_straddle_its_publication() {
 }
 
 /// A table goes and comes back. Its topic goes on; what was deleted in between is known from nothing but the new load, which
-/// begins with a truncate. The sink does not carry that by itself yet: a person does.
+/// begins with a truncate.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_is_removed_and_comes_back() {
     let (accounts, people) = (workload::accounts(), workload::people());
@@ -130,32 +130,12 @@ async fn a_table_is_removed_and_comes_back() {
     writers.after(100).await.expect("the writers write");
     world.tables.push(people.table().clone());
     world.until_published().await;
-    carry_truncate(&mut world, people.table()).await;
     let mut sink = world.start(Part::Sink);
     world.until_equal().await;
     world.check_nothing_parked(&["rdb"]).await;
     sink.stop().await.expect("it ends");
     publisher.stop().await.expect("it ends");
     world.finish().await;
-}
-
-/// Does what the sink tells a person to do at a truncate: it ends, and each partition's statement stands in the progress.
-async fn carry_truncate(world: &mut World, table: &Table) {
-    world.expect_log("was truncated at the source");
-    let target = world.target(Role::Superuser).await;
-    let mut sink = world.start(Part::Sink);
-    sink.ends(READY_WITHIN).await.expect("it stops in front of the truncate");
-    let query = "SELECT error FROM tributary.progress WHERE grp = 'rdb' AND topic = $1";
-    let rows = target.query(query, &[&world.topic_name(table)]).await.expect("the target answers");
-    let mut script = format!("BEGIN; TRUNCATE {}", table.sql());
-    for row in &rows {
-        let error: Option<String> = row.get(0);
-        let error = error.unwrap_or_else(|| panic!("a partition has not come to the truncate:\n{}", sink.tail()));
-        let step = error.find("UPDATE tributary.progress").expect("it names the statement that steps over");
-        script.push_str("; ");
-        script.push_str(&error[step..]);
-    }
-    target.batch_execute(&format!("{script}; COMMIT")).await.expect("the statements can be run as they stand");
 }
 
 /// Another publication, made while a transaction is open that began without it.
@@ -270,7 +250,6 @@ async fn a_table_that_was_made_again_stops_or_takes_the_place_of_the_old_one() {
     goes_over(&mut publisher).await;
     writers.after(60).await.expect("the writers write");
     world.until_published().await;
-    carry_truncate(&mut world, people.table()).await;
     let mut sink = world.start(Part::Sink);
     world.until_equal().await;
     sink.stop().await.expect("it ends");

@@ -20,6 +20,7 @@ mod readers;
 mod routing;
 mod servers;
 mod shutdown;
+mod tables;
 mod types;
 mod visibility;
 mod zombie;
