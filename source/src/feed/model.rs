@@ -205,6 +205,11 @@ impl Weather {
         latecomer: false,
     };
 
+    /// Half of all runs are about loads alone.
+    fn draw(dice: &mut Dice) -> Weather {
+        if dice.below(2) == 0 { Weather::any(dice) } else { Weather::of_loads(dice) }
+    }
+
     /// Anything.
     fn any(dice: &mut Dice) -> Weather {
         let mut some = |often: usize, much: usize| if dice.below(3) == 0 { often } else { much };
@@ -238,6 +243,25 @@ impl Weather {
         .without_what_needs_loads()
     }
 
+    /// Tables are copied, and hardly anything else keeps the copies from their markers.
+    fn of_loads(dice: &mut Dice) -> Weather {
+        let mut some = |one: usize, other: usize| if dice.below(2) == 0 { one } else { other };
+        Weather {
+            steps: some(260, 400),
+            transactions: some(12, 24),
+            invisible_per_mille: some(0, 850),
+            alters_per_mille: some(0, 150),
+            truncates_per_mille: some(0, 150),
+            commits_per_mille: some(600, 250),
+            moves: some(2, 5),
+            readers: some(2, 3),
+            touch_bytes: some(1 << 20, 300),
+            latecomer: some(0, 1) == 1,
+            lost_answers: some(0, 100),
+            ..LOADS
+        }
+    }
+
     /// A table that comes back is loaded, or nobody could say what its topic holds.
     fn without_what_needs_loads(self) -> Weather {
         Weather { lists: if self.loads { self.lists } else { 0 }, latecomer: self.latecomer && self.loads, ..self }
@@ -246,7 +270,7 @@ impl Weather {
 
 fn run(seed: u64, weather: Option<Weather>, out: Option<Rule>) -> Run {
     let mut dice = Dice::of_seed(seed);
-    let weather = weather.unwrap_or_else(|| Weather::any(&mut dice));
+    let weather = weather.unwrap_or_else(|| Weather::draw(&mut dice));
     World::run(dice, weather, out, false)
 }
 
@@ -254,7 +278,7 @@ fn run(seed: u64, weather: Option<Weather>, out: Option<Rule>) -> Run {
 fn story(run: &Run, weather: Option<Weather>, out: Option<Rule>) -> String {
     let again = |tape: &[u32], traced| {
         let mut dice = Dice::replay(tape);
-        let weather = weather.unwrap_or_else(|| Weather::any(&mut dice));
+        let weather = weather.unwrap_or_else(|| Weather::draw(&mut dice));
         World::run(dice, weather, out, traced)
     };
     let fails = |tape: &[u32]| {

@@ -201,6 +201,8 @@ fn restore(outside: &mut Outside) {
 fn steal(outside: &mut Outside) {
     let server = &mut outside.servers[outside.primary];
     let (end, idle) = (server.lsn, server.sender.is_none() && server.invisible.is_empty());
+    // On a restored disk nobody could tell a slot that was moved below what an older history was flushed to.
+    let idle = idle && server.restored.is_none();
     if let Some(slot) = server.slot.as_mut().filter(|_| idle && outside.broker.start > 0) {
         slot.confirmed = end;
         outside.stolen = true;

@@ -139,12 +139,12 @@ impl Reader {
             }
             Stage::Opened => {
                 outside.servers[at].shared.push((owner, table));
+                if !outside.keeps(Rule::MarkerLast) {
+                    self.mark(outside, at);
+                }
                 Stage::Locked
             }
             Stage::Locked => {
-                if !outside.keeps(Rule::MarkerLast) && self.marked.is_none() {
-                    self.mark(outside, at);
-                }
                 let server = &mut outside.servers[at];
                 let (seen, visible) = (server.snapshot(), server.visible());
                 let version = server.as_of(&visible).1[table];
