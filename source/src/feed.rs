@@ -10,6 +10,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use schemas::fingerprint::Fingerprint;
 use schemas::state::{Imprint, Sent};
 use schemas::write::{self, Cell};
 use schemas::{Lsn, Position};
@@ -209,6 +210,8 @@ pub struct Feed {
     state: State,
     catalog: Box<dyn Catalog + Send>,
     relations: HashMap<u32, Arc<Known>>,
+    /// The last shape of each table that the stream or a chunk has shown.
+    shapes: HashMap<u32, Fingerprint>,
     /// The columns that tables with a rule are known to have had.
     seen: HashMap<u32, BTreeSet<String>>,
     recent: Recent,
@@ -284,6 +287,7 @@ impl Feed {
             state,
             catalog,
             relations: HashMap::new(),
+            shapes: HashMap::new(),
             seen: HashMap::new(),
             recent: Recent::default(),
             windows: Windows::new(touch_bytes_max),
@@ -479,6 +483,7 @@ impl Feed {
         let now = self.look(described.oid)?;
         let relation = self.describe(left, fingerprint, now.as_ref())?;
         self.consider(described.oid, now);
+        self.shapes.insert(described.oid, fingerprint);
         self.relations.insert(described.oid, Known::new(relation, topic, cut));
         Ok(())
     }

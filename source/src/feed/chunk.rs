@@ -80,10 +80,7 @@ impl Feed {
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         let Some(oid) = self.windows.table_of(id) else { return Ok(()) };
-        let known = match self.relations.get(&oid) {
-            Some(known) => Some(known.relation.fingerprint),
-            None => self.state.table(oid).map(|table| table.fingerprint),
-        };
+        let known = self.shapes.get(&oid).copied().or_else(|| self.state.table(oid).map(|table| table.fingerprint));
         let read = self.windows.chunk(id).map(|chunk| (chunk.relation.clone(), chunk.fingerprint));
         let Some((described, fingerprint)) = read else { return Ok(()) };
         let relation = match self.relations.get(&oid) {
@@ -144,6 +141,11 @@ impl Feed {
         }
         let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
+        if self.shapes.get(&oid) != Some(&chunk.fingerprint) {
+            // Newer than what the stream has shown: to a chunk that was read before this one it is the stream that moved on.
+            self.windows.relation(oid);
+            self.shapes.insert(oid, chunk.fingerprint);
+        }
         // Its rows came cut by their rule.
         let known = Known::new(relation, topic, None);
         self.announce(At { known: &known, transaction, position: place, answer: None }, outbox)?;

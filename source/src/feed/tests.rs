@@ -624,6 +624,29 @@ fn a_chunk_that_missed_a_streamed_transaction_is_read_again() {
     assert!(world.controls("load_end").is_empty());
 }
 
+/// Two are read at a time, one before the table is altered and one behind it; the later one's marker comes first.
+#[test]
+fn a_chunk_of_an_older_shape_is_read_again_behind_one_of_a_newer() {
+    let mut world = loading();
+    let mut altered = users('d');
+    altered.columns[1].modifier = 44;
+    let newer = Chunk {
+        fingerprint: crate::relation::fingerprint(&altered),
+        relation: altered,
+        part: Part::Range(Range { after: Some(vec!["1".into()]), upto: None }),
+        ..read("40:40:", &[["2", "b", "y"]], None)
+    };
+    let (first, second) = (CHUNK, ChunkId(CHUNK.0 + 1));
+    [first, second].into_iter().for_each(|id| world.feed.open_window(id, 7));
+    assert!(world.feed.fill_window(first, read("40:40:", &[["1", "a", "x"]], Some("1"))));
+    assert!(world.feed.fill_window(second, newer));
+    world.transaction(50, 400, &[(384, message(392, "tributary/s", &marker(second)))]);
+    meet_marker(&mut world, 500);
+    assert_eq!(world.rows(), [short("r", 2, 1)]);
+    let outcomes = world.feed.take_outcomes();
+    assert!(matches!(outcomes[..], [_, (CHUNK, Outcome::Again(_))]), "{outcomes:?}");
+}
+
 #[test]
 fn a_marker_that_was_published_and_comes_again_is_not_ours_any_more() {
     let mut world = loading();

@@ -30,6 +30,8 @@ pub(super) struct Reader {
     before: Vec<u32>,
     /// Where its marker commits, once it is written.
     marked: Option<u64>,
+    /// How long the rows take: others come and go meanwhile.
+    lingers: usize,
 }
 
 enum Stage {
@@ -72,6 +74,8 @@ impl Reader {
             u128::from(oid) + u128::from(matches!(&part, Part::Range(range) if range.upto.is_none()))
         };
         let before: Vec<u32> = session.feed.recent.xids().collect();
+        let lingers = outside.weather.readers > 1 && outside.strikes(300);
+        let lingers = if lingers { outside.dice.below(40) } else { 0 };
         let reader = Reader {
             id: ChunkId(id),
             table,
@@ -81,6 +85,7 @@ impl Reader {
             low: outside.servers[session.belongs.0].lsn,
             before,
             marked: None,
+            lingers,
         };
         match outside.out {
             Some(Rule::BeforeIsVisible) => session.feed.windows.open(reader.id, oid, Vec::new()),
@@ -113,7 +118,10 @@ impl Reader {
     /// What of a table is neither done nor being read.
     fn gap(session: &Streaming, load: &str, oid: u32) -> Option<Range> {
         let mut taken = session.feed.state().load_table(load, oid).cloned().unwrap_or_default().done;
-        for reader in session.readers.iter().filter(|reader| TABLES[reader.table].0 == oid) {
+        // What is settled already waits for its commit alone.
+        let is_settled = |reader: &Reader| session.feed.outcomes.iter().any(|(id, _)| *id == reader.id);
+        let readers = session.readers.iter().filter(|reader| TABLES[reader.table].0 == oid && !is_settled(reader));
+        for reader in readers {
             if let Part::Range(range) = &reader.part {
                 range::add(&mut taken, range.clone());
             }
@@ -159,6 +167,10 @@ impl Reader {
                     outside.servers[at].unshare((owner, table));
                 }
                 Stage::Read(Box::new(chunk))
+            }
+            read @ Stage::Read(_) if self.lingers > 0 && outside.noisy => {
+                self.lingers -= 1;
+                read
             }
             read @ Stage::Read(_) if !outside.keeps(Rule::HandedOverFirst) && self.marked.is_none() => {
                 self.mark(outside, at);
