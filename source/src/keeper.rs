@@ -101,8 +101,7 @@ impl Keeper {
     pub fn start(config: &Config) -> Keeper {
         metric::describe();
         let (seen, known) = watch::channel(None);
-        let watch =
-            Watch { config: config.clone(), known, ages: Ages::default(), alarm: Alarm::default(), was_there: false };
+        let watch = Watch { config: config.clone(), known, ages: Ages::default(), alarm: Alarm::default() };
         Keeper { seen, task: tokio::spawn(watch.run()).abort_handle() }
     }
 
@@ -118,7 +117,6 @@ struct Watch {
     known: watch::Receiver<Seen>,
     ages: Ages,
     alarm: Alarm,
-    was_there: bool,
 }
 
 impl Watch {
@@ -153,12 +151,11 @@ impl Watch {
             self.ages.note(lsn, at_ms);
         }
         self.ages.note(look.server_lsn, look.at_ms);
-        self.was_there |= look.slot.is_some();
         let confirmed = look.slot.as_ref().and_then(|slot| slot.confirmed_lsn);
         let known = Known {
             age_seconds: confirmed.and_then(|lsn| self.ages.seconds(lsn, look.at_ms)),
-            // Whoever told of a place has a state, and so a slot.
-            is_expected: self.was_there || seen.is_some(),
+            // Whoever told of a place has a state, and so a slot. Before that a first start may make its slot anew.
+            is_expected: seen.is_some(),
         };
         let verdict = judge(look, &known, &self.config.alarms);
         metric::tell(look, &known, verdict.level);

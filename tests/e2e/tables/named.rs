@@ -46,7 +46,8 @@ async fn write(world: &World, stop: CancellationToken) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_without_a_key_is_read_by_its_pages_also_when_these_are_written_anew() {
     let mut world = world(6_000).await;
-    world.configuration.set("source.chunk_rows_max", 100).environment("TRIBUTARY_FAILPOINTS", "chunk-read=delay:50");
+    // Slow enough that all of what follows falls into the load.
+    world.configuration.set("source.chunk_rows_max", 100).set("source.snapshot_rows_per_second_max", 200);
     let stop = CancellationToken::new();
     write(&world, stop.clone()).await;
     let mut run = world.start(Part::Run);
