@@ -4,7 +4,7 @@ use schemas::write::{Before, Cell, Change, Origin};
 use schemas::{Operation, Position};
 
 use super::row::At;
-use super::{Feed, Known, Outbox, Transaction};
+use super::{Feed, Outbox, Transaction};
 use crate::Error;
 use crate::relation::Relation;
 use crate::window::{Chunk, Listed};
@@ -40,10 +40,7 @@ impl Feed {
         if !self.is_new(place) {
             return Ok(0);
         }
-        let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
-        let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
-        // Its rows came cut by their rule.
-        let known = Known::new(relation, topic, None);
+        let known = self.shown(answers.chunk, relation, place)?;
         let mut at = At { known: &known, transaction, position: place, answer: Some(&load) };
         self.announce(at, outbox)?;
         let before = list.rows;

@@ -1,5 +1,7 @@
 //! Loads: their first events, and chunks that meet their marker.
 
+use std::sync::Arc;
+
 use schemas::event::{Control, LoadMode};
 use schemas::state::{Load, LoadKind, LoadTable, Range};
 use schemas::write::{Before, Cell, Change, Origin, Transaction as Of};
@@ -139,15 +141,7 @@ impl Feed {
         if !self.is_new(place) {
             return Ok(0);
         }
-        let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
-        let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
-        if self.shapes.get(&oid) != Some(&chunk.fingerprint) {
-            // Newer than what the stream has shown: to a chunk that was read before this one it is the stream that moved on.
-            self.windows.relation(oid);
-            self.shapes.insert(oid, chunk.fingerprint);
-        }
-        // Its rows came cut by their rule.
-        let known = Known::new(relation, topic, None);
+        let known = self.shown(chunk, relation, place)?;
         self.announce(At { known: &known, transaction, position: place, answer: None }, outbox)?;
         let mut position = place;
         for row in (0..chunk.rows.len()).filter(|row| keep[*row]) {
@@ -174,6 +168,19 @@ impl Feed {
         }
         self.acted(position, transaction);
         Ok(rows)
+    }
+
+    /// What a chunk that is about to be published shows of its table. Its rows came cut by their rule.
+    pub(super) fn shown(&mut self, chunk: &Chunk, relation: Relation, place: Position) -> Result<Arc<Known>, Error> {
+        let oid = relation.oid;
+        let table = self.state.table(oid).ok_or(Error::RowBeforeRelation { oid, at: place.change })?;
+        let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
+        if self.shapes.get(&oid) != Some(&chunk.fingerprint) {
+            // Newer than what the stream has shown: to a chunk that was read before this one it is the stream that moved on.
+            self.windows.relation(oid);
+            self.shapes.insert(oid, chunk.fingerprint);
+        }
+        Ok(Known::new(relation, topic, None))
     }
 
     /// The load that a chunk was read for, and what it has done of the table, if it is not over, and nobody else was told

@@ -253,3 +253,29 @@ fn what_was_answered_before_a_list_was_resumed_is_not_answered_twice() {
     let keys: Vec<String> = answered(&world).into_iter().map(|(.., key)| key).collect();
     assert_eq!(keys, ["{\"id\":1}", "{\"id\":2}", "{\"id\":3}", "{\"id\":4}"]);
 }
+
+#[test]
+fn a_chunk_of_an_older_shape_is_read_again_behind_a_list_of_a_newer() {
+    let mut world = loading();
+    world.command(400, r#"keys/k1/{"schema":"public","table":"users","keys":[{"id":2}]}"#);
+    let list = ChunkId(CHUNK.0 + 1);
+    world.feed.open_window(CHUNK, 7);
+    world.feed.open_list(list, 7);
+    assert!(world.feed.fill_window(CHUNK, read("70:70:", &[["1", "a", "x"]], Some("1"))));
+    let mut altered = users('d');
+    altered.columns[1].modifier = 44;
+    let listed = vec![Listed { keys: vec![0], is_there: true }];
+    let newer = Chunk {
+        fingerprint: crate::relation::fingerprint(&altered),
+        relation: altered,
+        load: Some("k1".into()),
+        part: Part::List { keys: vec!["{\"id\":2}".into()], void: vec![], rows: listed },
+        ..read("70:70:", &[["2", "b", "y"]], None)
+    };
+    assert!(world.feed.fill_window(list, newer));
+    world.transaction(50, 500, &[(484, message(492, "tributary/s", &marker(list)))]);
+    meet_marker(&mut world, 600);
+    assert_eq!(answered(&world).len(), 1);
+    let outcomes = world.feed.take_outcomes();
+    assert!(matches!(outcomes[..], [_, (CHUNK, Outcome::Again("the table was altered"))]), "{outcomes:?}");
+}
