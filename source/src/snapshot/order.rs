@@ -10,15 +10,10 @@ use crate::state::State;
 
 /// A wish to the readers, obeyed between two chunks.
 #[derive(Clone, Debug)]
-#[expect(dead_code, reason = "only loads are ordered so far, no pauses")]
 pub enum Order {
     /// Something is to be read.
     Do(Task),
-    /// Nothing more is begun until further notice.
-    Pause,
-    /// It goes on.
-    Resume,
-    /// A load is given up: what it still wanted is read no more.
+    /// A load is given up, or paused: what it still wanted is read no more, unless it is ordered again.
     Cancel {
         /// The load's id.
         load: String,

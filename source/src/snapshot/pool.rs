@@ -66,7 +66,6 @@ pub struct Pool {
     pace: Pace,
     rate: Rate,
     progress: Progress,
-    is_paused: bool,
     /// What the last look at the server showed; none before the first.
     server: Option<Strain>,
     messages: Arc<OnceCell<Messages>>,
@@ -98,7 +97,6 @@ impl Pool {
             pace: Pace::new(settings.chunk_bytes_max, rows_max),
             rate: Rate::new(settings.rows_per_second_max),
             progress: Progress::new(Instant::now()),
-            is_paused: false,
             server: None,
             messages: Arc::default(),
             control: Arc::default(),
@@ -152,17 +150,9 @@ impl Pool {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Do(task) => self.take_up(task),
-            Order::Pause => {
-                self.is_paused = true;
-                tracing::info!("loads are paused");
-            }
-            Order::Resume => {
-                self.is_paused = false;
-                tracing::info!("loads go on");
-            }
             Order::Cancel { load } => {
                 self.plan.cancel(&load);
-                tracing::info!(load, "a load was given up");
+                tracing::info!(load, "a load was given up or paused");
             }
         }
     }
@@ -196,7 +186,7 @@ impl Pool {
 
     /// Gives every idle reader something to read, as far as that is wanted. Tells when to look again though nothing happens.
     fn hand_out(&mut self) -> Option<Instant> {
-        if self.plan.is_empty() || self.is_paused {
+        if self.plan.is_empty() {
             return None;
         }
         if self.tools.settings.limits.any() {
@@ -227,7 +217,7 @@ impl Pool {
     /// Without anything to do for anybody, connections are let go.
     fn rest(&mut self) {
         let is_idle = self.busy.is_empty() && self.open.is_empty() && self.waiting.is_empty();
-        if is_idle && (self.plan.is_empty() || self.is_paused) {
+        if is_idle && self.plan.is_empty() {
             self.idle.clear();
             self.looks.clear();
             (self.messages, self.control, self.server) = (Arc::default(), Arc::default(), None);

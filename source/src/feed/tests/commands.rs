@@ -22,7 +22,6 @@ impl World {
                 Work::Keys { load, keys } => format!("keys {} {}", load.unwrap_or_default(), keys.join(" ")),
             },
             Order::Cancel { load } => format!("cancel {load}"),
-            Order::Pause | Order::Resume => "all".to_owned(),
         };
         self.feed.take_orders().into_iter().map(short).collect()
     }
