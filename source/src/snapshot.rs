@@ -31,6 +31,9 @@ pub use order::{Order, Task, Work, of_load};
 pub use pool::Pool;
 pub use strain::Limits;
 
+/// How many rows are asked for by their keys at a time.
+const KEYS_MAX: usize = 100;
+
 /// A table, by its OID and the name that it had when it was asked for.
 #[derive(Clone, Debug)]
 pub struct Target {

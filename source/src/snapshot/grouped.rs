@@ -5,12 +5,9 @@
 use postgres::tokio_postgres::Row;
 
 use super::locked::Session;
-use super::{Target, listed};
+use super::{KEYS_MAX, Target, listed};
 use crate::Error;
 use crate::window::Part;
-
-/// How many keys are read at a time; more only where more than that are equal.
-const KEYS_MAX: usize = 100;
 
 /// What was found of a list.
 pub enum Grouped {
@@ -34,6 +31,7 @@ impl Session {
         };
         let mut keys = Vec::new();
         for group in groups {
+            // More only where more than that are equal.
             if !keys.is_empty() && keys.len() + group.len() > KEYS_MAX {
                 break;
             }

@@ -13,12 +13,10 @@ use std::time::{Duration, Instant};
 use schemas::TableName;
 use schemas::state::Range;
 
-use super::{Target, Task, Work};
+use super::{KEYS_MAX, Target, Task, Work};
 use crate::range;
 use crate::window::Part;
 
-/// How many rows are asked for by their keys at a time.
-const KEYS_MAX: usize = 100;
 /// A table that cannot be read now is tried again after this long, and twice as long each time …
 const ASIDE: Duration = Duration::from_secs(1);
 /// … up to this.
