@@ -3,8 +3,8 @@
 //!
 //! I/O only. What a command means is decided where the stream is read.
 
-use postgres::tokio_postgres::{Client, SimpleQueryMessage};
-use postgres::{Error, quote};
+use postgres::Error;
+use postgres::tokio_postgres::Client;
 use schemas::{Lsn, TableName};
 
 use crate::catalog;
@@ -43,16 +43,7 @@ pub async fn in_front_of(
     let table = TableName::new(&described.schema, &described.table);
     let relation = Relation::new(&described, &details, "", "");
     let relation = relation.map_err(|cause| crate::Error::NoKey { table: table.clone(), cause })?;
-    let partitioned = client.query_one("SELECT relkind = 'p' FROM pg_class WHERE oid = $1", &[&oid]).await;
-    let only = if partitioned.map_err(failed)?.get(0) { "" } else { "ONLY " };
-    let from = format!("{only}{}", quote::table(&table));
-    let query = relation.sorting.in_front_of(&from, key);
-    let found = client.simple_query(&query).await.map_err(failed)?;
-    let texts = found.iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect())
-        }
-        _ => None,
-    });
-    Ok(texts)
+    let rows = catalog::rows_of(client, oid).await?.ok_or(crate::Error::Dropped { table })?;
+    let found = client.simple_query(&relation.sorting.in_front_of(&rows, key)).await.map_err(failed)?;
+    Ok(catalog::texts(&found).next())
 }

@@ -151,6 +151,30 @@ pub async fn describe(
     Ok(relation)
 }
 
+/// What the server calls a table, as SQL writes it; `None` if it is gone.
+pub async fn called(client: &impl GenericClient, oid: u32) -> Result<Option<String>, Error> {
+    let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
+    let row = client.query_opt(query, &[&oid]).await.map_err(|cause| Error::statement("look up a table's name", cause));
+    Ok(row?.map(|row| row.get(0)))
+}
+
+/// What the rows of a table are selected from: its own alone, unless they lie in partitions. `None` if it is gone.
+pub async fn rows_of(client: &impl GenericClient, oid: u32) -> Result<Option<String>, Error> {
+    let query = "SELECT CASE relkind WHEN 'p' THEN '' ELSE 'ONLY ' END || oid::regclass FROM pg_class WHERE oid = $1";
+    let row = client.query_opt(query, &[&oid]).await.map_err(|cause| Error::statement("look up a table's name", cause));
+    Ok(row?.map(|row| row.get(0)))
+}
+
+/// The rows of an answer, as texts.
+pub fn texts(answer: &[SimpleQueryMessage]) -> impl Iterator<Item = Vec<String>> {
+    answer.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => {
+            Some((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect())
+        }
+        _ => None,
+    })
+}
+
 /// The columns of the key in the order of its index, and how that sorts.
 pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<(Vec<String>, Vec<Sorted>), Error> {
     let asked = |cause| Error::statement("look up a table's key", cause);
@@ -305,9 +329,7 @@ impl Catalog for Blocking {
 async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
     let asked = |cause| Error::statement("look at the ends of a range", cause);
     let (columns, _) = key_order(client, oid).await?;
-    let name =
-        client.query_opt("SELECT oid::regclass::text FROM pg_class WHERE oid = $1", &[&oid]).await.map_err(asked)?;
-    let Some(name) = name.map(|row| row.get::<_, String>(0)) else { return Ok(false) };
+    let Some(name) = called(client, oid).await? else { return Ok(false) };
     if columns.is_empty() || ends.iter().any(|end| end.len() != columns.len()) {
         return Ok(false);
     }
@@ -322,14 +344,7 @@ async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool,
 async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Error> {
     let relation = row.relation;
     let asked = |cause| Error::statement(format!("read columns of a moved row of {}", relation.name), cause);
-    let name = client
-        .query_opt(
-            "SELECT CASE relkind WHEN 'p' THEN '' ELSE 'ONLY ' END || oid::regclass FROM pg_class WHERE oid = $1",
-            &[&relation.oid],
-        )
-        .await
-        .map_err(asked)?;
-    let Some(name) = name.map(|row| row.get::<_, String>(0)) else {
+    let Some(name) = rows_of(client, relation.oid).await? else {
         return Ok(Reselected::Seen { values: None, upto: wal_insert(client).await? });
     };
     let columns = row.columns.iter().map(|i| quote::identifier(&relation.columns[*i].name));

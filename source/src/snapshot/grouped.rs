@@ -6,8 +6,8 @@ use postgres::tokio_postgres::Row;
 
 use super::locked::Session;
 use super::{KEYS_MAX, Target, listed};
-use crate::Error;
 use crate::window::Part;
+use crate::{Error, catalog};
 
 /// What was found of a list.
 pub enum Grouped {
@@ -23,7 +23,7 @@ impl Session {
     /// The first keys of a list that can be read without the others, and all that can name no row of the table: they are no
     /// values of the columns that they name, or there are no such columns.
     pub async fn next_of(&self, table: &Target, keys: &[String]) -> Result<Grouped, Error> {
-        let Some(called) = self.called(table).await? else { return Ok(Grouped::Dropped) };
+        let Some(called) = catalog::called(&self.client, table.oid).await? else { return Ok(Grouped::Dropped) };
         let (groups, void) = match self.groups(table, &called, keys).await {
             Ok(found) => found,
             Err(error) if matches!(error.sqlstate(), Some("42P01" | "3F000")) => return Ok(Grouped::Again),

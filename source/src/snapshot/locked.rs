@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use postgres::tokio_postgres::{Client, SimpleQueryMessage};
+use postgres::tokio_postgres::Client;
 use schemas::state::Range;
 
 use super::paging::{Paging, Place};
 use super::shape::{Answer, Question, Shape, Shapes};
 use super::{Settings, Target, by_keys, listed};
+use crate::catalog::{self, texts};
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, Part, RangesOf, Rows};
 use crate::{Error, copy};
@@ -78,7 +79,7 @@ impl Session {
         let called = match &known {
             Some(shape) => shape.called.clone(),
             // Looked up outside of the transaction: the lock has to come before its snapshot.
-            None => match self.called(asked.table).await? {
+            None => match catalog::called(&self.client, asked.table.oid).await? {
                 Some(called) => called,
                 None => return Ok(Reading::Dropped),
             },
@@ -112,13 +113,6 @@ impl Session {
 
     fn failed(&self, table: &Target, cause: tokio_postgres::Error) -> Error {
         postgres::Error::statement(format!("read a chunk of {}", table.name), cause).into()
-    }
-
-    /// What the server calls a table; `None` if it is gone.
-    pub async fn called(&self, table: &Target) -> Result<Option<String>, Error> {
-        let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
-        let row = self.client.query_opt(query, &[&table.oid]).await.map_err(|cause| self.failed(table, cause))?;
-        Ok(row.map(|row| row.get(0)))
     }
 
     async fn within(
@@ -268,14 +262,4 @@ impl Session {
         let chunk = Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None, round: 0 };
         Ok(Reading::Read(Box::new(chunk), begun.elapsed()))
     }
-}
-
-/// The rows of an answer, as texts.
-fn texts(answer: &[SimpleQueryMessage]) -> impl Iterator<Item = Vec<String>> {
-    answer.iter().filter_map(|message| match message {
-        SimpleQueryMessage::Row(row) => {
-            Some((0..row.len()).map(|i| row.get(i).unwrap_or_default().to_owned()).collect())
-        }
-        _ => None,
-    })
 }
