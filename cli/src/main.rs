@@ -10,6 +10,7 @@ mod failure;
 mod init;
 mod loads;
 mod output;
+mod reader;
 mod roles;
 mod slot;
 mod snapshot;

@@ -19,17 +19,18 @@ use postgres::Client;
 use schemas::state::{Key, Load, Stream};
 use schemas::{Lsn, topic};
 use source::command::Command;
-use source::{State, ask, keeper};
+use source::{State, ask};
 
 use crate::configuration::Configuration;
 use crate::failure::Failure;
+use crate::reader::Reader;
 use crate::state;
 
 /// How long one wait for a record of the state lasts.
 const STEP: Duration = Duration::from_millis(200);
 /// How often it is asked whether somebody still reads from the slot.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// After so many times without a reader none is waited for: between two sessions the slot is free for a moment.
+/// After so many times without a reader none is waited for.
 const ABSENT_MAX: u32 = 4;
 
 /// The source's server, and what the source says of itself.
@@ -72,15 +73,12 @@ impl<'a> Desk<'a> {
         let stop = Arc::new(AtomicBool::new(false));
         let (load, stopped) = (load.to_owned(), stop.clone());
         let mut meeting = tokio::task::spawn_blocking(move || meet(tail, at, &load, &stopped));
-        let mut absent = 0;
+        let mut reader = Reader::of(&self.client, &self.source.slot, ABSENT_MAX);
         let fate = loop {
             tokio::select! {
                 met = &mut meeting => break Fate::Met { load: met.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))? },
                 () = tokio::time::sleep(ASK_EVERY) => {
-                    let look = keeper::look(&self.client, &self.source.slot).await?;
-                    let is_read = look.slot.is_some_and(|slot| slot.active_pid.is_some());
-                    absent = if is_read { 0 } else { absent + 1 };
-                    if absent >= ABSENT_MAX {
+                    if reader.is_gone().await? {
                         stop.store(true, Ordering::Relaxed);
                         break Fate::NoSource;
                     }
@@ -107,11 +105,6 @@ fn meet(mut tail: Tail, at: Lsn, load: &str, stop: &AtomicBool) -> Result<Option
         }
     }
     Ok(last)
-}
-
-/// A new id for a load or a command.
-fn new_id() -> String {
-    uuid::Uuid::new_v4().simple().to_string()
 }
 
 /// What is said when nobody reads from the slot.

@@ -16,13 +16,14 @@ use schemas::TableName;
 use serde::Serialize;
 use service::config::Document;
 use source::command::{Command, Wish};
-use source::{ask, keeper};
+use source::ask;
 
 use crate::Outcome;
 use crate::args::{TableAdd, TableRemove};
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
+use crate::reader::Reader;
 use crate::state;
 
 pub(crate) use file::Refused;
@@ -31,7 +32,7 @@ pub(crate) use file::Refused;
 const ASK_EVERY: Duration = Duration::from_secs(1);
 /// After so many times a person is told what it may wait for.
 const TELL_AFTER: u32 = 15;
-/// After so many times without a reader of the slot none is waited for: between two sessions it is free for a moment.
+/// After so many times without a reader of the slot none is waited for.
 const ABSENT_MAX: u32 = 10;
 /// The environment that stands over the list in the file.
 const OVER: &str = "TRIBUTARY_SOURCE__TABLES";
@@ -192,14 +193,11 @@ async fn follow(
     if is_followed(&state::read(configuration).await?) {
         return Ok(true);
     }
-    let command = Command { id: uuid::Uuid::new_v4().simple().to_string(), wish: Wish::Configuration };
+    let command = Command { id: ask::new_id(), wish: Wish::Configuration };
     let at = ask::order(client, &source.slot, &command).await?;
-    let mut absent = 0;
+    let mut reader = Reader::of(client, &source.slot, ABSENT_MAX);
     for asked in 0_u32.. {
-        let look = keeper::look(client, &source.slot).await?;
-        let is_read = look.slot.is_some_and(|slot| slot.active_pid.is_some());
-        absent = if is_read { 0 } else { absent + 1 };
-        if absent >= ABSENT_MAX {
+        if reader.is_gone().await? {
             report.remains.push(format!(
                 "nobody reads from the slot {}: the source goes over to the list when it is started with this file",
                 source.slot

@@ -13,6 +13,11 @@ use crate::keys::Named;
 use crate::relation::Relation;
 use crate::start::message_prefix;
 
+/// A new id for a command, and the load that it begins.
+pub fn new_id() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
 /// Writes a command into the stream that is read through `slot`. Returns a place in the WAL: a source whose state is flushed
 /// beyond it has met the command.
 pub async fn order(client: &Client, slot: &str, command: &Command) -> Result<Lsn, Error> {

@@ -36,7 +36,7 @@ pub(crate) async fn run(configuration: &Configuration, arguments: SnapshotStart)
     let wishes = desk.wishes(&arguments).await?;
     let mut ordered = Vec::new();
     for wish in wishes {
-        let id = crate::snapshot::new_id();
+        let id = ask::new_id();
         let command = Command { id: id.clone(), wish };
         let (at, fate) = desk.order(&command, &id, !arguments.no_wait).await?;
         let (taken_up, note) = match fate {
@@ -180,7 +180,7 @@ mod tests {
         let large: BTreeSet<String> = (0..9).map(|n| format!("{{\"id\":\"{n}{}\"}}", "x".repeat(100_000))).collect();
         for part in parts(large) {
             let table = TableName::new("public", "users");
-            let message = Command { id: crate::snapshot::new_id(), wish: Wish::Keys { table, keys: part } }.message();
+            let message = Command { id: ask::new_id(), wish: Wish::Keys { table, keys: part } }.message();
             assert!(message.len() <= BYTES_MAX && matches!(Command::read(message.as_bytes()), Some(Ok(_))));
         }
     }

@@ -1,6 +1,7 @@
 //! `tributary snapshot pause|resume|cancel`: what becomes of loads that are under way.
 
 use serde::Serialize;
+use source::ask;
 use source::command::{Command, Wish};
 
 use super::{Desk, Fate, no_source};
@@ -62,7 +63,7 @@ pub(crate) async fn run(
     let desk = Desk::open(configuration, course.command()).await?;
     let mut steered = Vec::new();
     for load in desk.loads(course, arguments.load.as_deref())? {
-        let command = Command { id: crate::snapshot::new_id(), wish: course.wish(load.clone()) };
+        let command = Command { id: ask::new_id(), wish: course.wish(load.clone()) };
         let (at, fate) = desk.order(&command, &load, !arguments.no_wait).await?;
         let (done, note) = match fate {
             None => (None, format!("asked for at {at}")),
