@@ -15,8 +15,8 @@ use std::time::Duration;
 use schemas::TableName;
 use serde::Serialize;
 use service::config::Document;
-use source::command::{Command, Wish};
 use source::ask;
+use source::command::{Command, Wish};
 
 use crate::Outcome;
 use crate::args::{TableAdd, TableRemove};

@@ -88,11 +88,7 @@ async fn a_table_is_added_while_transactions_straddle_its_publication() {
 
     world.check_audit(&slot).await;
     world.tables.push(people.table().clone());
-    world.until_equal().await;
-    world.check_topics().await;
-    world.check_nothing_parked(&["rdb"]).await;
-    run.stop().await.expect("it ends");
-    world.finish().await;
+    world.ends_equal(run).await;
 }
 
 /// A table goes and comes back. Its topic goes on; what was deleted in between is known from nothing but the new load, which

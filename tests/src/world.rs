@@ -262,6 +262,16 @@ impl World {
         .await;
     }
 
+    /// How a run of the source and the group `rdb` ends, when nobody writes any more: the target is equal, the topics are
+    /// sound, and nothing was set aside.
+    pub async fn ends_equal(self, mut run: Tributary) {
+        self.until_equal().await;
+        self.check_topics().await;
+        self.check_nothing_parked(&["rdb"]).await;
+        run.stop().await.expect("it ends");
+        self.finish().await;
+    }
+
     /// Nothing was set aside, neither in the target nor in the dead-letter topics.
     pub async fn check_nothing_parked(&self, groups: &[&str]) {
         let target = self.target(Role::Superuser).await;

@@ -103,13 +103,7 @@ async fn a_source_that_wakes_after_another_took_over_publishes_nothing() {
     source.restart_with(configuration).expect("it starts again");
     source.ready(WITHIN).await.expect("the source streams");
     world.in_source("UPDATE users SET name = name || '!'").await;
-    world
-        .until("its records are sent", WITHIN, async || {
-            let all = topic::read_uncommitted(world.kafka(), &world.topic_name(&users())).await;
-            let all = all.map_err(|fault| format!("{fault:?}"))?.rows().count();
-            if all == 100 { Ok(()) } else { Err(format!("{all} of 100 rows are told of")) }
-        })
-        .await;
+    all_are_sent(&world).await;
     source.freeze();
     assert_eq!(world.topic(&users()).await.rows().count(), 50, "they are not visible");
 
@@ -135,18 +129,13 @@ async fn a_source_that_sleeps_beyond_its_transaction_publishes_it_anew() {
     let mut source = published(&mut world).await;
     source.stop().await.expect("the source ends");
     let mut configuration = world.configuration.clone();
-    configuration.environment("TRIBUTARY_FAILPOINTS", "before-commit=delay:30000@1");
+    // Long enough to be put to sleep in it on a slow machine, and over when the broker has lost its patience.
+    configuration.environment("TRIBUTARY_FAILPOINTS", "before-commit=delay:60000@1");
     source.restart_with(configuration).expect("it starts again");
     source.ready(WITHIN).await.expect("the source streams");
     world.in_source("UPDATE users SET name = name || '!'").await;
     let topic_name = world.topic_name(&users());
-    world
-        .until("its records are sent", WITHIN, async || {
-            let all = topic::read_uncommitted(world.kafka(), &topic_name).await;
-            let all = all.map_err(|fault| format!("{fault:?}"))?.rows().count();
-            if all == 100 { Ok(()) } else { Err(format!("{all} of 100 rows are told of")) }
-        })
-        .await;
+    all_are_sent(&world).await;
     source.freeze();
     let ask = async || topic::readable_end(world.kafka(), &topic_name, 0).await.map_err(|fault| format!("{fault:?}"));
     let open = ask().await.expect("Kafka answers");
@@ -161,4 +150,15 @@ async fn a_source_that_sleeps_beyond_its_transaction_publishes_it_anew() {
     assert_eq!(world.topic(&users()).await.rows().count(), 100, "each change is told of once");
     source.stop().await.expect("the source ends");
     world.finish().await;
+}
+
+/// Each of the 50 rows was read, and its update is in the log, whether it can be seen or not.
+async fn all_are_sent(world: &World) {
+    world
+        .until("its records are sent", WITHIN, async || {
+            let all = topic::read_uncommitted(world.kafka(), &world.topic_name(&users())).await;
+            let all = all.map_err(|fault| format!("{fault:?}"))?.rows().count();
+            if all == 100 { Ok(()) } else { Err(format!("{all} of 100 rows are told of")) }
+        })
+        .await;
 }

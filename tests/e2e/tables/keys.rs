@@ -257,9 +257,5 @@ async fn keys_of_every_kind_are_copied_exactly_in_small_chunks() {
         done += writer.await.expect("the writer wrote");
     }
     println!("{} kinds of keys, {done} statements beside the load", kinds.len());
-    world.until_equal().await;
-    world.check_topics().await;
-    world.check_nothing_parked(&["rdb"]).await;
-    run.stop().await.expect("it ends");
-    world.finish().await;
+    world.ends_equal(run).await;
 }

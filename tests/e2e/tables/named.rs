@@ -71,11 +71,7 @@ async fn a_table_without_a_key_is_read_by_its_pages_also_when_these_are_written_
     run.restart().expect("it starts again");
     run.logs("loaded table=public.log", WITHIN).await.expect("the load ends");
     stop.cancel();
-    world.until_equal().await;
-    world.check_topics().await;
-    world.check_nothing_parked(&["rdb"]).await;
-    run.stop().await.expect("it ends");
-    world.finish().await;
+    world.ends_equal(run).await;
 }
 
 /// What nobody can name stops the source by name, in the load as in the stream, and the way out that it tells leads out.

@@ -36,11 +36,7 @@ async fn tables_of_every_shape_are_copied_and_followed() {
              UPDATE shapes.gone SET late = NULL WHERE id % 5 = 0; UPDATE shapes.identity SET name = 'x' WHERE id > 90",
         )
         .await;
-    world.until_equal().await;
-    world.check_topics().await;
-    world.check_nothing_parked(&["rdb"]).await;
-    run.stop().await.expect("it ends");
-    world.finish().await;
+    world.ends_equal(run).await;
 }
 
 /// A parent is read without its children's rows, which stand in topics of their own.
