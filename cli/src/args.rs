@@ -210,7 +210,7 @@ pub(crate) struct DlqShow {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Table {
     /// Publish these tables too, beginning with a load of each
-    Add(TableAdd),
+    Add(TableChange),
 
     /// Publish these tables no more, and leave nothing of them behind
     ///
@@ -219,9 +219,9 @@ pub(crate) enum Table {
     Remove(TableRemove),
 }
 
-/// Which tables to add.
+/// Which tables to add or remove, and how.
 #[derive(Debug, Args)]
-pub(crate) struct TableAdd {
+pub(crate) struct TableChange {
     /// The tables, as schema.table
     #[arg(required = true, value_name = "TABLE")]
     pub(crate) tables: Vec<schemas::TableName>,
@@ -241,24 +241,12 @@ pub(crate) struct TableAdd {
 /// Which tables to remove.
 #[derive(Debug, Args)]
 pub(crate) struct TableRemove {
-    /// The tables, as schema.table
-    #[arg(required = true, value_name = "TABLE")]
-    pub(crate) tables: Vec<schemas::TableName>,
+    #[command(flatten)]
+    pub(crate) change: TableChange,
 
     /// Delete their topics too, with all that stands there
     #[arg(long)]
     pub(crate) topic: bool,
-
-    /// Only say what would be done
-    #[arg(long)]
-    pub(crate) dry_run: bool,
-
-    /// Do not wait until the source has gone over
-    #[arg(long)]
-    pub(crate) no_wait: bool,
-
-    #[command(flatten)]
-    pub(crate) form: Form,
 }
 
 /// What to do about loads.

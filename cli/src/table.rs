@@ -19,7 +19,7 @@ use source::ask;
 use source::command::{Command, Wish};
 
 use crate::Outcome;
-use crate::args::{TableAdd, TableRemove};
+use crate::args::{TableChange, TableRemove};
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
@@ -49,7 +49,7 @@ pub(crate) struct Report {
 }
 
 /// Puts tables on the list.
-pub(crate) async fn add(configuration: &Configuration, arguments: TableAdd) -> Result<Outcome, Failure> {
+pub(crate) async fn add(configuration: &Configuration, arguments: TableChange) -> Result<Outcome, Failure> {
     let source = configuration.source("table add")?;
     let (text, changed) = rewritten(&configuration.file, &arguments.tables, file::add)?;
     let next = read(&configuration.file, &changed)?;
@@ -93,6 +93,7 @@ async fn is_there(client: &postgres::Client, table: &TableName) -> Result<bool, 
 
 /// Takes tables off the list, and what is left of them.
 pub(crate) async fn remove(configuration: &Configuration, arguments: TableRemove) -> Result<Outcome, Failure> {
+    let TableRemove { change: arguments, topic } = arguments;
     let source = configuration.source("table remove")?;
     let (text, changed) = rewritten(&configuration.file, &arguments.tables, file::remove)?;
     read(&configuration.file, &changed)?;
@@ -113,7 +114,7 @@ pub(crate) async fn remove(configuration: &Configuration, arguments: TableRemove
     }
     if has_gone_over {
         let means = remains::Means { configuration, source, client: &client, dry_run: arguments.dry_run };
-        means.take_away(&arguments.tables, arguments.topic, &mut report).await?;
+        means.take_away(&arguments.tables, topic, &mut report).await?;
     } else {
         report.remains.push("publication, progress and parked events of the table: the same command again, once the source has gone over".to_owned());
     }
