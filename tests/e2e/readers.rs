@@ -87,7 +87,9 @@ async fn several_readers_share_a_table_and_a_kill_costs_open_chunks_alone() {
         .set("source.chunk_rows_max", CHUNK_ROWS as i64)
         .set("source.snapshot_readers", READERS as i64)
         // The load outlives the kills, and so they meet it.
-        .set("source.snapshot_rows_per_second_max", 3_000);
+        .set("source.snapshot_rows_per_second_max", 3_000)
+        // Small chunks are read in no time, and one reader would do: each takes long enough for the others to join in.
+        .environment("TRIBUTARY_FAILPOINTS", "chunk-read=delay:100");
     let database = world.source(Role::Superuser).await;
     workload::fill(&database, world.seed, &shapes, 500).await.expect("the tables take rows");
     fill(&world).await;

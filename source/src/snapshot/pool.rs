@@ -36,6 +36,9 @@ use crate::{Error, lockers};
 /// A marker follows the one before when that has come along, or at the latest after this: where the stream is behind, chunks
 /// wait in it and not before it, and other changes stand between them.
 const MARKERS_APART: Duration = Duration::from_millis(50);
+/// For each reader, so many chunks may wait in the stream: others' changes stand behind all of them, and the smaller the
+/// chunks are, the less their memory holds them back.
+const WAITING_EACH: usize = 2;
 /// How often it is looked whether the server has enough to bear. PostgreSQL tells nobody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -198,13 +201,14 @@ impl Pool {
             }
         }
         let now = Instant::now();
-        while self.busy.len() < self.tools.settings.readers {
+        let readers = self.tools.settings.readers;
+        while self.busy.len() < readers && self.open.len() < WAITING_EACH * readers {
             if let Some(free_at) = self.rate.free_at(now) {
                 return Some(free_at);
             }
             let Some(claimed) = self.plan.next(now) else { return self.plan.wakes_at() };
             let rows_max = self.pace.rows(claimed.table.oid);
-            let is_shared = self.tools.settings.readers > 1 && claimed.rows.is_none_or(|rows| rows > rows_max as u64);
+            let is_shared = readers > 1 && claimed.rows.is_none_or(|rows| rows > rows_max as u64);
             let mut reader = self.idle.pop().unwrap_or_else(|| Reader::new(self.tools.clone()));
             self.busy.push(Box::pin(async move {
                 let attempt = reader.attempt(&claimed, rows_max, is_shared).await;
