@@ -28,6 +28,10 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long after its creation a topic may take to be known to every broker.
 const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// How many entries of the controller's log one request may cost. A controller refuses a request of more than 10,000 (Kafka's
+/// `MAX_RECORDS_PER_USER_OP`), and smaller ones are answered in time while the brokers make the partitions.
+const ENTRIES_MAX: usize = 2_000;
+
 /// A topic that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
@@ -142,9 +146,13 @@ impl Admin {
     /// Makes the topics and waits until the cluster shows them. One that is there already, made by another at the same time
     /// say, is no error: describe them afterwards.
     pub async fn create(&self, topics: &[NewTopic<'_>]) -> Result<(), Error> {
-        if topics.is_empty() {
-            return Ok(());
+        for portion in portions(topics) {
+            self.create_at_once(portion).await?;
         }
+        Ok(())
+    }
+
+    async fn create_at_once(&self, topics: &[NewTopic<'_>]) -> Result<(), Error> {
         let native: Vec<_> = topics.iter().map(native).collect();
         let answers = self.client.create_topics(&native, &patience());
         let names: Vec<&str> = topics.iter().map(|topic| topic.name).collect();
@@ -321,6 +329,24 @@ fn native<'a>(topic: &'a NewTopic<'a>) -> rdkafka::admin::NewTopic<'a> {
     topic.settings.iter().fold(native, |native, (name, value)| native.set(name, value))
 }
 
+/// Cuts the list into requests that a controller takes; a topic alone is never cut.
+fn portions<'t, 'a>(topics: &'t [NewTopic<'a>]) -> impl Iterator<Item = &'t [NewTopic<'a>]> {
+    let mut entries = 0;
+    topics.chunk_by(move |topic, next| {
+        // One for the topic, one for each partition and for each setting.
+        let cost = |topic: &NewTopic<'_>| 1 + usize::try_from(topic.partitions).unwrap_or(0) + topic.settings.len();
+        if entries == 0 {
+            entries = cost(topic);
+        }
+        entries += cost(next);
+        let is_room = entries <= ENTRIES_MAX;
+        if !is_room {
+            entries = 0;
+        }
+        is_room
+    })
+}
+
 fn patience() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).operation_timeout(Some(REQUEST_TIMEOUT))
 }
@@ -353,6 +379,24 @@ mod tests {
         assert_eq!(id_text((0, 1)), "AAAAAAAAAAAAAAAAAAAAAQ");
         assert_eq!(id_text((u64::MAX, u64::MAX)), "_____________________w");
         assert_eq!(id_text((0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210)), "ASNFZ4mrze_-3LqYdlQyEA");
+    }
+
+    #[test]
+    fn a_request_costs_what_a_controller_takes() {
+        let topic = |partitions| NewTopic {
+            name: "t",
+            partitions,
+            replication: 1,
+            settings: vec![("cleanup.policy", "delete".to_owned())],
+        };
+        let lengths = |topics: &[NewTopic<'_>]| portions(topics).map(<[_]>::len).collect::<Vec<_>>();
+        assert!(lengths(&[]).is_empty());
+        assert_eq!(lengths(&[topic(12)]), [1]);
+        // Three entries each.
+        assert_eq!(lengths(&vec![topic(1); 1_400]), [ENTRIES_MAX / 3, ENTRIES_MAX / 3, 68]);
+        // One that is too large for any goes alone, and its neighbours without it.
+        let large = || topic(2 * ENTRIES_MAX as i32);
+        assert_eq!(lengths(&[topic(1), topic(1), large(), topic(1), topic(1)]), [2, 1, 2]);
     }
 
     #[test]
