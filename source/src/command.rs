@@ -107,7 +107,7 @@ pub enum Malformed {
     #[error("it lists none, or more than {TABLES_MAX} tables or {KEYS_MAX} keys")]
     Count,
     /// No id.
-    #[error("its id is missing, too long, or of other signs than letters, digits and hyphens")]
+    #[error("its id, or that of the load that it names, is missing, too long, or of signs that no such id has")]
     Id,
     /// The text behind the id.
     #[error("what stands behind its id is not what a command of its kind says")]
@@ -192,15 +192,21 @@ impl Command {
     }
 }
 
-/// Ids stand in keys of the state and in headers: nothing there may need an escape.
+/// Ids of commands are of letters and digits: they stand in keys of the state and in headers, and nothing there may need an
+/// escape. The loads that the source begins by itself have a hyphen in theirs, and so a stranger cannot take such an id first.
 pub fn is_id(text: &str) -> bool {
-    (1..=ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+    (1..=ID_BYTES_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// The id of a load, whoever began it.
+fn is_load(text: &str) -> bool {
+    is_id(&text.replace('-', ""))
 }
 
 fn wish(kind: &[u8], body: &str) -> Result<Wish, Malformed> {
     let of_load = || {
         let OfLoad { load } = parse(body)?;
-        if is_id(&load) { Ok(load) } else { Err(Malformed::Id) }
+        if is_load(&load) { Ok(load) } else { Err(Malformed::Id) }
     };
     match kind {
         b"load/" => {
@@ -282,7 +288,7 @@ mod tests {
             Wish::Resume { load: load() },
             Wish::Cancel { load: load() },
         ] {
-            let command = Command { id: "a1-".into(), wish };
+            let command = Command { id: "a1".into(), wish };
             assert_eq!(Command::read(command.message().as_bytes()), Some(Ok(command)));
         }
         let replace = Command::read(br#"load/7/{"tables":[{"schema":"a","table":"b"}]}"#).expect("a kind of ours");
@@ -301,6 +307,7 @@ mod tests {
             ("load//{}".to_owned(), Malformed::Id),
             (format!("load/{}/{{}}", "a".repeat(65)), Malformed::Id),
             ("load/a b/{}".to_owned(), Malformed::Id),
+            ("load/5a3f10-16385/{}".to_owned(), Malformed::Id),
             ("load/1/{}".to_owned(), Malformed::Body),
             (r#"load/1/{"tables":[]}"#.to_owned(), Malformed::Count),
             (r#"load/1/{"tables":[{"schema":"a","table":"b"}],"mode":"first"}"#.to_owned(), Malformed::Body),
