@@ -68,7 +68,7 @@ impl<'a> Desk<'a> {
             started.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map_err(source::Error::from)
         };
         let tail = if waits { Some(tail.await?) } else { None };
-        let at = ask::order(&self.client, &self.source.slot, command).await?;
+        let at = ask::order(&self.client, &self.source.slot, command, self.state.secret()).await?;
         let Some(tail) = tail else { return Ok((at, None)) };
         let stop = Arc::new(AtomicBool::new(false));
         let (load, stopped) = (load.to_owned(), stop.clone());

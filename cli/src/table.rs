@@ -195,7 +195,7 @@ async fn follow(
         return Ok(true);
     }
     let command = Command { id: ask::new_id(), wish: Wish::Configuration };
-    let at = ask::order(client, &source.slot, &command).await?;
+    let at = ask::order(client, &source.slot, &command, None).await?;
     let mut reader = Reader::of(client, &source.slot, ABSENT_MAX);
     for asked in 0_u32.. {
         if reader.is_gone().await? {

@@ -4,6 +4,7 @@
 //!     table/<oid>       a relation as last published
 //!     topic/<name>      a topic as found at the start, and how many records each partition holds
 //!     load/<id>         a load that is not done yet;  load/<id>/<oid>: what of a table is done
+//!     secret            by which commands are known that only a reader of this topic can have written
 //!     moved/<oid>/<key> a row of which something was read beside the stream, until the stream has caught up with that
 //!
 //! A tombstone ends a record.
@@ -31,6 +32,8 @@ pub enum Key {
     Load(String),
     /// [`LoadTable`], by the load's id and the table's OID.
     LoadTable(String, u32),
+    /// [`Secret`].
+    Secret,
     /// [`Moved`], by the table's OID and the text of the record's key.
     Moved(u32, String),
 }
@@ -43,6 +46,7 @@ impl fmt::Display for Key {
             Key::Topic(name) => write!(f, "topic/{name}"),
             Key::Load(id) => write!(f, "load/{id}"),
             Key::LoadTable(id, oid) => write!(f, "load/{id}/{oid}"),
+            Key::Secret => f.write_str("secret"),
             Key::Moved(oid, key) => write!(f, "moved/{oid}/{key}"),
         }
     }
@@ -65,6 +69,7 @@ impl FromStr for Key {
         }
         match *text.split('/').collect::<Vec<_>>() {
             ["stream"] => Ok(Key::Stream),
+            ["secret"] => Ok(Key::Secret),
             ["table", digits] => oid(digits).map(Key::Table),
             ["topic", name] => Ok(Key::Topic(name.to_owned())),
             ["load", id] => Ok(Key::Load(id.to_owned())),
@@ -198,7 +203,7 @@ pub struct Load {
     pub mode: LoadMode,
     /// The tables by OID that are not done yet.
     pub tables: Vec<u32>,
-    /// What was asked for, where a person ordered it; absent where the source began it by itself.
+    /// What was asked for, where a person ordered it, or the list of tables; absent where the source began it by itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<LoadKind>,
     /// Whether nothing is read for it until it is resumed.
@@ -206,7 +211,7 @@ pub struct Load {
     pub paused: bool,
 }
 
-/// What an ordered load is to read.
+/// Why a load is there, and what it is to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoadKind {
@@ -216,6 +221,22 @@ pub enum LoadKind {
     Range,
     /// Single rows by their keys. Each is answered once, and there is neither begin nor end in the topic.
     Keys,
+    /// Whole tables that came to the list: who wrote to them before they were published has to end first.
+    Added,
+}
+
+/// What only readers of the state know. Whoever may connect to the database may write commands into the stream; those that take
+/// something away are followed only if they carry an HMAC by it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Secret {
+    /// Random text.
+    pub secret: String,
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
 }
 
 /// A range of a table's key in the server's own order, or of places in its file: after `after`, up to and with `upto`; `None`

@@ -18,12 +18,13 @@ pub fn new_id() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Writes a command into the stream that is read through `slot`. Returns a place in the WAL: a source whose state is flushed
+/// Writes a command into the stream that is read through `slot`, sealed by the state's secret where it has one. Returns a place in the WAL: a source whose state is flushed
 /// beyond it has met the command.
-pub async fn order(client: &Client, slot: &str, command: &Command) -> Result<Lsn, Error> {
+pub async fn order(client: &Client, slot: &str, command: &Command, secret: Option<&str>) -> Result<Lsn, Error> {
     let written = |cause| Error::statement("write a command into the stream", cause);
     let query = "SELECT pg_logical_emit_message(true, $1, $2::text)::text";
-    let row = client.query_one(query, &[&message_prefix(slot), &command.message()]).await.map_err(written)?;
+    let message = secret.map_or_else(|| command.message(), |secret| command.sealed(secret));
+    let row = client.query_one(query, &[&message_prefix(slot), &message]).await.map_err(written)?;
     let text: String = row.get(0);
     text.parse().map_err(|_| Error::Protocol { operation: "write a command into the stream".into(), what: text })
 }

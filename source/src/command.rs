@@ -6,13 +6,17 @@
 //!     configuration/<id>/{}
 //!     pause/<id>/{"load":"…"}     resume/<id>/{"load":"…"}     cancel/<id>/{"load":"…"}
 //!
-//! Pure. Every user of the database may write such a message, so it is bounded here, and never says more than what is to be
-//! read: whoever takes it up trusts nothing in it. Refusals quote none of it.
+//! Pure. Every user of the database may write such a message, so it is bounded here, and whoever takes it up trusts nothing in
+//! it. A wish to read is anybody's. What takes something away (rows that a load replaces, a load that is paused, resumed or
+//! given up) is *sealed*: `load/<id>.<seal>/…`, an HMAC by a secret of the state, which only who may read that topic can make.
+//! Refusals quote none of it.
 
+use hmac::{Hmac, KeyInit, Mac};
 use schemas::event::LoadMode;
 use schemas::{Columns, TableName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use sha2::Sha256;
 
 /// The longest message that is looked at, in bytes.
 pub const BYTES_MAX: usize = 256 << 10;
@@ -155,8 +159,57 @@ struct OfLoad {
     load: String,
 }
 
+impl Wish {
+    /// Whether it takes something away that was published, or that somebody else has ordered.
+    pub fn takes_away(&self) -> bool {
+        match self {
+            Wish::Load { mode, .. } => *mode == Mode::Replace,
+            Wish::Range { .. } | Wish::Keys { .. } | Wish::Configuration => false,
+            Wish::Pause { .. } | Wish::Resume { .. } | Wish::Cancel { .. } => true,
+        }
+    }
+}
+
+/// A secret that nobody guesses.
+pub fn new_secret() -> String {
+    let random = || uuid::Uuid::new_v4().simple();
+    format!("{}{}", random(), random())
+}
+
+/// The seal of a message without one.
+fn seal(secret: &str, message: &str) -> Hmac<Sha256> {
+    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
+    mac.chain_update(message)
+}
+
+/// Whether the message of a command is sealed by this secret.
+pub fn is_sealed(content: &[u8], secret: &str) -> bool {
+    let parts = || {
+        let (kind, rest) = std::str::from_utf8(content).ok()?.split_once('/')?;
+        let (name, body) = rest.split_once('/')?;
+        let (id, mac) = name.split_once('.')?;
+        Some((format!("{kind}/{id}/{body}"), hex(mac)?))
+    };
+    parts().is_some_and(|(message, mac)| seal(secret, &message).verify_slice(&mac).is_ok())
+}
+
+/// The bytes behind pairs of hexadecimal digits.
+fn hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| (byte as char).to_digit(16).map(|digit| digit as u8);
+    text.as_bytes().chunks(2).map(|pair| Some(digit(*pair.first()?)? << 4 | digit(*pair.get(1)?)?)).collect()
+}
+
 impl Command {
-    /// What the message says that asks for it.
+    /// The message that asks for it, sealed.
+    pub fn sealed(&self, secret: &str) -> String {
+        let message = self.message();
+        let mac = seal(secret, &message).finalize().into_bytes();
+        let mac: String = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        // No kind has a slash in it.
+        message.replacen(&format!("/{}/", self.id), &format!("/{}.{mac}/", self.id), 1)
+    }
+
+    /// The message that asks for it, as anybody may write it.
     pub fn message(&self) -> String {
         let (kind, body) = match &self.wish {
             Wish::Load { tables, mode } => ("load", json(&LoadBody { tables: tables.clone(), mode: *mode })),
@@ -185,7 +238,8 @@ impl Command {
             return Some(Err(Malformed::TooLong));
         }
         let Ok(rest) = std::str::from_utf8(&content[kind.len()..]) else { return Some(Err(Malformed::Body)) };
-        let Some((id, body)) = rest.split_once('/').filter(|(id, _)| is_id(id)) else {
+        let named = rest.split_once('/').map(|(name, body)| (name.split_once('.').map_or(name, |(id, _)| id), body));
+        let Some((id, body)) = named.filter(|(id, _)| is_id(id)) else {
             return Some(Err(Malformed::Id));
         };
         Some(wish(kind, body).map(|wish| Command { id: id.to_owned(), wish }))
@@ -293,6 +347,23 @@ mod tests {
         }
         let replace = Command::read(br#"load/7/{"tables":[{"schema":"a","table":"b"}]}"#).expect("a kind of ours");
         assert!(matches!(replace, Ok(Command { wish: Wish::Load { mode: Mode::Replace, .. }, .. })));
+    }
+
+    #[test]
+    fn a_seal_is_of_this_message_and_this_secret() {
+        let (secret, other) = (new_secret(), new_secret());
+        assert_ne!(secret, other);
+        // An id that its kind begins with must not be taken for it.
+        let command = Command { id: "a".into(), wish: Wish::Load { tables: vec![table()], mode: Mode::Replace } };
+        let sealed = command.sealed(&secret);
+        assert!(is_sealed(sealed.as_bytes(), &secret) && !is_sealed(sealed.as_bytes(), &other));
+        assert_eq!(Command::read(sealed.as_bytes()), Some(Ok(command.clone())));
+        assert!(!is_sealed(command.message().as_bytes(), &secret));
+        for (from, to) in [("replace", "merge"), ("/a.", "/b."), ("/a.", "/a.0"), ("load/", "keys/")] {
+            let turned = sealed.replacen(from, to, 1);
+            assert!(turned != sealed && !is_sealed(turned.as_bytes(), &secret), "{turned}");
+        }
+        assert!(!is_sealed(b"load/a./{}", &secret) && !is_sealed(b"load/a.\xff/{}", &secret));
     }
 
     #[test]

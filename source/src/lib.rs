@@ -84,15 +84,16 @@ pub async fn run(
     let mut again = Again::default();
     let keeper = keeper::Keeper::start(&config);
     health.ready("source", false);
-    // What was gone on by before the list was changed, until a session has begun with the new one.
+    // What was gone on by before the list was changed, until the new one is in force: it may fail on its way.
     let mut before: Option<Config> = None;
     while !stop.is_cancelled() {
         if let Some(next) = reread.take() {
             before = Some(std::mem::replace(&mut config, next));
         }
-        let mut is_ready = false;
+        let mut is_listed = false;
         let reached = |phase| match phase {
-            Phase::Ready => (was_ready, is_ready) = (true, true),
+            Phase::Ready => was_ready = true,
+            Phase::Listed => is_listed = true,
             Phase::Streaming => health.ready("source", true),
             Phase::Committed => {
                 backoff.reset();
@@ -101,13 +102,12 @@ pub async fn run(
         };
         let ended = session::run(&config, &reread, &kafka, &prefix, &keeper.seen(), &stop, reached).await;
         health.ready("source", false);
-        if is_ready {
+        if is_listed {
             before = None;
         }
         match ended {
             Ok(()) => return Ok(()),
-            Err(Error::Unready(faults)) if before.is_some() => {
-                let error = Error::Unready(faults);
+            Err(error) if before.is_some() && error.severity() == Severity::Fatal => {
                 tracing::error!(
                     "cannot go over to the list that was read again, going on with the one before: {error}"
                 );

@@ -196,7 +196,7 @@ fn next_list(
         }
         let is_former = state.topics().iter().any(|known| known.name == *topic && known.topic.former.contains(name));
         let is_replacing = judged.replacing.contains(&found.oid);
-        let mode = if is_replacing || is_former { LoadMode::Replace } else { LoadMode::Merge };
+        let mode = if is_replacing || is_former { LoadMode::Replace } else { config.snapshot_mode.of_load() };
         let is_loaded = is_replacing || config.snapshot == Snapshot::Initial;
         let load = is_loaded.then_some((mode, found.rows_estimated));
         next.added.push(Added { oid: found.oid, table: start::record_of(found, topic.clone()), load });

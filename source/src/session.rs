@@ -35,7 +35,7 @@ use crate::state::State;
 use crate::stream::{self, Shared};
 use crate::visibility::Snapshot;
 use crate::window::{Chunk, ChunkId};
-use crate::{Error, keeper, relist, snapshot, start, topics};
+use crate::{Error, command, keeper, relist, snapshot, start, topics};
 
 mod publisher;
 mod watcher;
@@ -115,6 +115,8 @@ pub struct Verdict {
 pub enum Phase {
     /// Server and brokers answered, and nothing stood in the way.
     Ready,
+    /// The tables of the configuration are those of the state: no other list is on its way.
+    Listed,
     /// It streams.
     Streaming,
     /// Something was committed: whatever was wrong before is over.
@@ -191,11 +193,15 @@ pub async fn run(
     start::check_server(config, &mut state, &identified.system, &identified.switches, confirmed, end)?;
     survey.remarks.iter().for_each(|remark| tracing::warn!("{remark}"));
     look.tell();
+    if look.change.is_none() {
+        reached(Phase::Listed);
+    }
     let rules = start::rules(config, &survey, &state)?;
     let named = start::named_keys(&survey, &state);
     let admin = Admin::connect(kafka)?;
     let topics::Checked { limits, state_topic_id } = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
+    state.keep_secret(command::new_secret);
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
     let client = Arc::new(client);

@@ -26,7 +26,7 @@ use crate::keys::{self, Named};
 use crate::session::Transaction;
 use crate::setup::{self, Found, Survey};
 use crate::state::State;
-use crate::{Error, catalog, topics};
+use crate::{Error, catalog, command, topics};
 
 /// The transactional id: one for all that publishes under a prefix, so that a successor fences its predecessor.
 pub fn transactional_id(prefix: &str) -> String {
@@ -120,7 +120,8 @@ pub async fn first(
     };
     let table = |found: &Found| (found.oid, record_of(found, names[&found.oid].clone()));
     let tables = survey.tables.iter().map(table).collect();
-    let state = State::first(stream, tables, found);
+    let mut state = State::first(stream, tables, found);
+    state.keep_secret(command::new_secret);
     let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
     commit_first(config, publisher, prefix, state, &loads, client, stop).await
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Sent, Stream, Table, Topic, UnknownKey};
+use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Secret, Sent, Stream, Table, Topic, UnknownKey};
 use schemas::{CONTRACT, Lsn, Position};
 
 /// Why the records of the state topic make no state.
@@ -61,6 +61,7 @@ pub struct State {
     loads: BTreeMap<String, Load>,
     load_tables: BTreeMap<(String, u32), LoadTable>,
     moved: BTreeMap<(u32, String), Moved>,
+    secret: Option<Secret>,
     dirty: BTreeSet<Key>,
 }
 
@@ -76,6 +77,7 @@ impl State {
             loads: BTreeMap::new(),
             load_tables: BTreeMap::new(),
             moved: BTreeMap::new(),
+            secret: None,
             dirty,
         }
     }
@@ -86,12 +88,13 @@ impl State {
         for (key, value) in records {
             latest.insert(String::from_utf8_lossy(&key).into_owned(), value);
         }
-        let mut stream = None;
+        let (mut stream, mut secret) = (None, None);
         let mut state = (BTreeMap::new(), Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (text, value) in latest {
             let Some(value) = value else { continue };
             match text.parse().map_err(Error::Key)? {
                 Key::Stream => stream = Some(parse::<Stream>(&text, &value)?),
+                Key::Secret => secret = Some(parse(&text, &value)?),
                 Key::Table(oid) => drop(state.0.insert(oid, parse(&text, &value)?)),
                 Key::Topic(name) => state.1.push(TopicState { name, topic: parse(&text, &value)?, touched: false }),
                 Key::Load(id) => drop(state.2.insert(id, parse(&text, &value)?)),
@@ -109,6 +112,7 @@ impl State {
                 loads,
                 load_tables,
                 moved,
+                secret,
                 dirty: BTreeSet::new(),
             })),
         }
@@ -267,6 +271,19 @@ impl State {
         }
     }
 
+    /// What only readers of the state know; none before the first session.
+    pub fn secret(&self) -> Option<&str> {
+        self.secret.as_ref().map(|secret| secret.secret.as_str())
+    }
+
+    /// There is a secret from here on: `random`, if there was none.
+    pub fn keep_secret(&mut self, random: impl FnOnce() -> String) {
+        if self.secret.is_none() {
+            self.secret = Some(Secret { secret: random() });
+            self.dirty.insert(Key::Secret);
+        }
+    }
+
     /// Something was sent or acted on at `position` by `transaction`: both are remembered with it.
     pub fn acted(&mut self, position: Position, transaction: Sent) {
         self.stream.position = position;
@@ -293,6 +310,7 @@ impl State {
                 Key::Load(id) => self.loads.get(id).map(json),
                 Key::LoadTable(id, oid) => self.load_tables.get(&(id.clone(), *oid)).map(json),
                 Key::Moved(oid, key) => self.moved.get(&(*oid, key.clone())).map(json),
+                Key::Secret => self.secret.as_ref().map(json),
                 Key::Stream | Key::Topic(_) => unreachable!("kept outside of the set of touched records"),
             };
             records.push((key.to_string(), value));

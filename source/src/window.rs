@@ -465,6 +465,19 @@ impl Windows {
         self.open.iter_mut().for_each(|window| window.from = window.from.max(self.first));
     }
 
+    /// Of rows that changed nothing is known but that they did: of those with an image, or of the others.
+    pub fn lose_images(&mut self, are_whole: bool) {
+        for touch in &mut self.touches {
+            let Kind::Superseded(key, image) = &mut touch.kind else { continue };
+            let is_meant = if are_whole { matches!(image, Image::Whole(_)) } else { *image == Image::Unknown };
+            if is_meant {
+                let key = Key { text: std::mem::take(&mut key.text), canonical: key.canonical.take() };
+                self.bytes -= image.bytes();
+                touch.kind = Kind::Patch(key, Vec::new());
+            }
+        }
+    }
+
     /// Puts the last touch first.
     pub fn turn_touches(&mut self) {
         self.touches.make_contiguous().reverse();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use harness::World;
 use harness::oracle::audit;
+use harness::oracle::topic::Record;
 use harness::process::{Output, Part, Tributary};
 use harness::servers::Role;
 use harness::table::Table;
@@ -283,6 +284,9 @@ async fn what_strangers_write_into_the_stream_is_ignored() {
         format!(r#"range/s6/{{{table},"after":["1","2"]}}"#),
         r#"cancel/s7/{"load":"secret"}"#.to_owned(),
         format!("keys/s8/{}", "[".repeat(100_000)),
+        // A load in place of what is there begins with a truncate.
+        format!(r#"load/s9/{{"tables":[{{{table}}}]}}"#),
+        format!(r#"load/s10.{}/{{"tables":[{{{table}}}]}}"#, "0".repeat(64)),
     ] {
         let query = "SELECT pg_logical_emit_message(true, $1, $2::text)";
         let prefix = format!("tributary/{}", world.slot());
@@ -293,7 +297,34 @@ async fn what_strangers_write_into_the_stream_is_ignored() {
     until_loaded(&world, accounts.table()).await;
     assert_eq!(status(&world, accounts.table()).await.1, Vec::<String>::new(), "nothing is left open");
     world.until_published().await;
+    let is_truncate = |record: &Record| record.value.as_deref().is_some_and(|value| value.contains("truncate"));
+    assert!(!world.topic(accounts.table()).await.0.iter().any(is_truncate), "nobody empties targets");
     assert!(!source.log().contains("secret"), "{}", source.log());
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// The file says another list, which cannot be brought about: the source goes on by the one before, and says why.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_that_cannot_be_brought_about_is_given_up() {
+    let (accounts, people) = (workload::accounts(), workload::people());
+    let mut world = World::builder().table(accounts.table().clone()).start().await;
+    world.make(people.table()).await;
+    world.expect_log("ERROR");
+    world.expect_log("WARN");
+    let mut source = start(&mut world, Part::Source).await;
+    let file = source.file();
+    let text = std::fs::read_to_string(&file).expect("it has a file");
+    let listed = text.replacen("\"public.accounts\"", "\"public.accounts\", \"public.people\"", 1);
+    assert_ne!(listed, text);
+    std::fs::write(&file, listed).expect("it is ours");
+    let message = "SELECT pg_logical_emit_message(true, $1, 'configuration/c1/{}')";
+    let client = world.source(Role::Superuser).await;
+    client.execute(message, &[&format!("tributary/{}", world.slot())]).await.expect("anybody may");
+    // Its role does not own the table, so it cannot put it into the publication.
+    source.logs("going on with the one before", WITHIN).await.expect("it says so");
+    workload::fill(&client, world.seed, &[accounts], 100).await.expect("the table takes rows");
+    world.until_published().await;
     source.stop().await.expect("it ends");
     world.finish().await;
 }

@@ -4,8 +4,8 @@ use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
 use schemas::key::Canonical;
 use schemas::state::{
-    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Sent, Stream,
-    Table as Relation, Topic,
+    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Secret, Sent,
+    Stream, Table as Relation, Topic,
 };
 use schemas::{CONTRACT, Lsn, Seq, topic};
 use serde::Serialize;
@@ -56,6 +56,16 @@ pub fn examples() -> Vec<Example> {
                 ),
                 record(Key::Stream, Some(&stream())),
             ],
+        ),
+        Example::of_records(
+            "state_secret",
+            "commands that take something away are known by this",
+            [record(Key::Secret, Some(&Secret { secret: "0123456789abcdef".repeat(4) }))],
+        ),
+        Example::of_records(
+            "state_load_added",
+            "a table came to the list, and is loaded once those have ended who wrote to it before",
+            [record(Key::Load(LOAD.to_owned()), Some(&Load { kind: Some(LoadKind::Added), ..load.clone() }))],
         ),
         Example::of_records(
             "state_moved",

@@ -27,7 +27,7 @@ impl Feed {
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
         self.now_ms = now_ms;
-        self.begin_load_within(id, mode, tables, Of { xid: 0, commit_ms: now_ms }, outbox)
+        self.begin_load_within(id, mode, None, tables, Of { xid: 0, commit_ms: now_ms }, outbox)
     }
 
     /// Begins a load at the state's position, which the transaction `of` has just moved there: the first record of each
@@ -36,6 +36,7 @@ impl Feed {
         &mut self,
         id: &str,
         mode: LoadMode,
+        kind: Option<LoadKind>,
         tables: &[(u32, u64)],
         of: Of,
         outbox: &mut dyn Outbox,
@@ -43,10 +44,10 @@ impl Feed {
         let done = |(oid, rows_estimated): &(u32, u64)| {
             (*oid, LoadTable { rows_estimated: *rows_estimated, ..LoadTable::default() })
         };
-        self.open_load(id, mode, None, tables.iter().map(done).collect(), of, outbox)
+        self.open_load(id, mode, kind, tables.iter().map(done).collect(), of, outbox)
     }
 
-    /// The same, for tables of which something need not be read; `kind` is what a person has asked for.
+    /// The same, for tables of which something need not be read.
     pub(super) fn open_load(
         &mut self,
         id: &str,

@@ -23,6 +23,8 @@ const TOLD_MAX: usize = 20;
 enum Refused {
     #[error(transparent)]
     Malformed(Malformed),
+    #[error("it would take something away, and whoever wrote it has not shown that he may read the state topic")]
+    Seal,
     #[error("it names a table that is not published")]
     Table,
     #[error("a load of its table is under way: cancel that first, or wait for its end")]
@@ -56,6 +58,7 @@ impl Feed {
     pub(super) fn commanded(
         &mut self,
         command: Result<Command, Malformed>,
+        is_sealed: bool,
         place: Position,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
@@ -64,7 +67,10 @@ impl Feed {
             return Ok(());
         }
         let followed = command.map_err(|malformed| Refused::Malformed(malformed).into());
-        match followed.and_then(|command| self.follow(command, place, outbox)) {
+        let allowed = |command: Command| {
+            if is_sealed || !command.wish.takes_away() { Ok(command) } else { Err(Refused::Seal.into()) }
+        };
+        match followed.and_then(allowed).and_then(|command| self.follow(command, place, outbox)) {
             Ok(()) => Ok(()),
             Err(Unfollowed::Failed(error)) => Err(error),
             Err(Unfollowed::Refused(refused)) => {

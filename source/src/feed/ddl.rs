@@ -291,7 +291,7 @@ impl Feed {
         open.iter().for_each(|id| self.state.end_load_table(id, oid));
         let Position { commit, change, .. } = self.state.stream.position;
         let id = format!("{:x}-{:x}-{oid}", commit.0, change.0);
-        self.begin_load_within(&id, LoadMode::Merge, &[(oid, rows_estimated)], transaction.of, outbox)?;
+        self.begin_load_within(&id, LoadMode::Merge, None, &[(oid, rows_estimated)], transaction.of, outbox)?;
         self.begin_again("rows of a table changed without being sent, and it is loaded again");
         Ok(())
     }

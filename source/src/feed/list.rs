@@ -9,7 +9,7 @@
 
 use schemas::Position;
 use schemas::event::LoadMode;
-use schemas::state::{Sent, Table, Topic};
+use schemas::state::{LoadKind, Sent, Table, Topic};
 
 use super::{Feed, Outbox, Transaction};
 use crate::Error;
@@ -87,7 +87,8 @@ impl Feed {
         for Added { oid, table, load } in next.added {
             self.state.add_table(oid, table);
             if let Some((mode, rows)) = load {
-                self.begin_load_within(&load_id(transaction.sent, oid), mode, &[(oid, rows)], transaction.of, outbox)?;
+                let (id, kind) = (load_id(transaction.sent, oid), Some(LoadKind::Added));
+                self.begin_load_within(&id, mode, kind, &[(oid, rows)], transaction.of, outbox)?;
             }
         }
         self.begin_again("the list of tables or publications has changed");

@@ -131,6 +131,12 @@ enum Rule {
     StraddlersEnd,
     /// That is waited for in each life of the process.
     WaitsInEachLife,
+    /// A row of a list of keys is answered by the image that the stream brought of it.
+    ImagesAnswer,
+    /// One of which the stream did not say all is read again.
+    PartlyIsReadAgain,
+    /// A key without a row is answered, too.
+    AbsentIsAnswered,
 }
 
 /// How likely what is. Likelihoods of faults are relative to each other, others out of a thousand.
@@ -148,6 +154,8 @@ struct Weather {
     /// How soon a transaction commits, and how many messages it writes that only ask for a state record.
     commits_per_mille: usize,
     beats_per_mille: usize,
+    /// How often somebody asks for rows by their keys.
+    asks_per_mille: usize,
     /// How many of ten changes move a row where one can be moved.
     moves: usize,
     /// How many of a hundred steps are faults, and of which kinds.
@@ -186,6 +194,7 @@ impl Weather {
         truncates_per_mille: 0,
         commits_per_mille: 350,
         beats_per_mille: 30,
+        asks_per_mille: 0,
         moves: 3,
         strikes: 4,
         kills: 20,
@@ -222,6 +231,7 @@ impl Weather {
             truncates_per_mille: some(0, 60),
             commits_per_mille: some(700, 350),
             beats_per_mille: some(300, 30),
+            asks_per_mille: some(100, 0),
             moves: some(6, 3),
             strikes: some(8, 4),
             kills: some(20, 2),
@@ -253,6 +263,7 @@ impl Weather {
             alters_per_mille: some(0, 150),
             truncates_per_mille: some(0, 150),
             commits_per_mille: some(600, 250),
+            asks_per_mille: some(0, 100),
             moves: some(2, 5),
             readers: some(2, 3),
             touch_bytes: some(1 << 20, 300),
@@ -260,6 +271,11 @@ impl Weather {
             lost_answers: some(0, 100),
             ..LOADS
         }
+    }
+
+    /// Whether there is anything to read beside the stream.
+    fn reads(self) -> bool {
+        self.loads || self.asks_per_mille > 0
     }
 
     /// A table that comes back is loaded, or nobody could say what its topic holds.
@@ -370,6 +386,8 @@ const SLOW_LOADS: Weather = Weather { invisible_per_mille: 900, lists: 20, ..LOA
 /// Two chunks are open most of the time, over rows that are written all the while.
 const READERS: Weather = Weather { readers: 3, transactions: 20, commits_per_mille: 600, ..LOADS };
 const ALTERS: Weather = Weather { alters_per_mille: 150, ..READERS };
+/// Rows are asked for by their keys while they are written to, one chunk at a time.
+const ASKS: Weather = Weather { asks_per_mille: 200, loads: false, readers: 1, ..READERS };
 /// A table joins the list while it is written to.
 const LATECOMERS: Weather = Weather { latecomer: true, steps: 400, commits_per_mille: 150, ..READERS };
 
@@ -424,4 +442,10 @@ rules! {
     announcing_a_newer_shape_is_needed: NewerIsAnnounced, ALTERS;
     waiting_for_straddling_transactions_is_needed: StraddlersEnd, LATECOMERS;
     waiting_for_them_in_each_life_is_needed: WaitsInEachLife, LATECOMERS;
+    that_an_image_answers_is_needed: ImagesAnswer, ASKS;
+    reading_again_what_is_partly_known_is_needed: PartlyIsReadAgain, ASKS;
+    answering_for_rows_that_are_gone_is_needed: AbsentIsAnswered, ASKS;
+    an_answer_with_its_mark_is_needed: LoadWithChunk, Weather { lost_answers: 200, ..ASKS };
+    touches_of_lists_are_needed: TouchesApply, ASKS;
+    judging_touches_of_lists_by_visibility_is_needed: TouchesByVisibility, Weather { invisible_per_mille: 900, ..ASKS };
 }

@@ -73,7 +73,10 @@ pub fn of_load(state: &State, id: &str) -> Vec<Task> {
         let load_id = id.to_owned();
         let work = match load.kind {
             Some(LoadKind::Keys) => Work::Keys { load: Some(load_id), keys: done.keys },
-            _ => Work::Load { load: load_id, done, is_added: load.mode != LoadMode::First },
+            kind => {
+                let is_added = kind == Some(LoadKind::Added) || load.mode != LoadMode::First;
+                Work::Load { load: load_id, done, is_added }
+            }
         };
         Some(Task { oid: *oid, name, round: 0, work })
     };

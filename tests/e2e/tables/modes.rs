@@ -38,6 +38,26 @@ async fn a_first_load_refuses_a_target_with_rows_and_names_the_ways() {
     world.finish().await;
 }
 
+/// The same for a table that joins later: its first load is no other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_is_added_is_refused_with_rows_in_its_target() {
+    let others = Table::new("public.others", &["id"], "id int PRIMARY KEY");
+    let mut world = World::builder().table(accounts()).table(others).start().await;
+    world.expect_log("ERROR");
+    world.expect_log("WARN");
+    world.in_target("INSERT INTO accounts VALUES (1, 'of the target alone')").await;
+    world.configuration.set("source.tables", vec!["public.others"]);
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    run.stop().await.expect("it ends");
+    world.configuration.set("source.tables", vec!["public.others", "public.accounts"]);
+    run.restart_with(world.configuration.clone()).expect("it starts again");
+    run.ends(WITHIN).await.expect("it ends by itself");
+    let words = "begins the first load of public.accounts";
+    assert!(run.log().contains(words), "{words:?} is not in:\n{}", run.tail());
+    world.finish().await;
+}
+
 /// Two processes share the partitions, so the truncate of the load's own is met by both. Others come from the application,
 /// with rows before and behind them in one transaction; one of the sinks dies now and then.
 #[tokio::test(flavor = "multi_thread")]

@@ -22,6 +22,8 @@ pub(super) struct Kept {
     pub(super) value: Option<Vec<u8>>,
     pub(super) control: Option<String>,
     pub(super) schema: Option<String>,
+    /// The list of keys that it answers.
+    pub(super) answer: Option<String>,
     /// The transaction that it tells of.
     pub(super) of: Uid,
 }
@@ -29,7 +31,7 @@ pub(super) struct Kept {
 impl Kept {
     /// Whether it tells of a row that the stream brought: the letter is the seventh byte of a value.
     pub(super) fn is_streamed_row(&self) -> bool {
-        self.control.is_none() && matches!(self.op(), Some(b'c' | b'u' | b'd'))
+        self.control.is_none() && self.answer.is_none() && matches!(self.op(), Some(b'c' | b'u' | b'd'))
     }
 
     pub(super) fn op(&self) -> Option<u8> {
@@ -130,6 +132,12 @@ impl Broker {
     pub(super) fn is_listed(&self, table: usize, commit: u64) -> bool {
         let at = self.lists.partition_point(|(position, _)| position.commit.0 <= commit);
         table == 0 || at.checked_sub(1).is_none_or(|last| self.lists[last].1)
+    }
+
+    /// Whether a table was published at this LSN and ever since.
+    pub(super) fn stays_listed(&self, table: usize, since: u64) -> bool {
+        let later = self.lists.iter().filter(|(position, _)| position.commit.0 > since);
+        self.is_listed(table, since) && (table == 0 || later.into_iter().all(|(_, listed)| *listed))
     }
 
     fn append(&mut self, place: Place, kept: Kept) -> Result<(), Broken> {

@@ -1,8 +1,11 @@
 //! Clients of the database: transactions that insert, update, move, delete, truncate and alter.
 
+use schemas::TableName;
+
 use super::server::{Op, Row, Server};
 use super::wire::TABLES;
 use super::world::Outside;
+use crate::command::{Command, Wish};
 
 /// Keys are 1 to this.
 pub(super) const KEYS: u8 = 4;
@@ -108,6 +111,16 @@ fn change(outside: &mut Outside, at: usize, open: usize) {
     }
     if dice.chance(weather.beats_per_mille) {
         return server.change(open, 0, 0, Op::Message("beat".into()), false);
+    }
+    if weather.asks_per_mille > 0 && dice.chance(weather.asks_per_mille) {
+        let first = 1 + dice.below(usize::from(KEYS)) as u8;
+        let keys = (1..=KEYS).filter(|key| *key == first || dice.below(2) == 0);
+        let wish = Wish::Keys {
+            table: TableName::new("public", TABLES[table].1),
+            keys: keys.map(|key| format!("{{\"id\":{key}}}")).collect(),
+        };
+        let command = Command { id: format!("k{uid}n{}", server.lsn), wish };
+        return server.change(open, 0, 0, Op::Message(command.message()), false);
     }
     let key = 1 + dice.below(usize::from(KEYS)) as u8;
     if server.is_free(uid, table, Some(key)) {

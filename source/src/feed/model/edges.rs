@@ -88,6 +88,7 @@ impl Outbox for Open<'_> {
             value: record.value.map(<[u8]>::to_vec),
             control: text(header::CONTROL),
             schema: text(header::SCHEMA),
+            answer: text(header::ANSWER),
             of: self.of,
         };
         self.batch.records.push(((record.topic.to_owned(), record.partition), kept));

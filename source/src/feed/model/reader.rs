@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemas::event::LoadMode;
-use schemas::state::Range;
+use schemas::state::{LoadKind, Range};
 
 use super::Rule;
 use super::client::KEYS;
@@ -16,7 +16,7 @@ use crate::feed::{Outcome, marker};
 use crate::range;
 use crate::relation::fingerprint;
 use crate::visibility::Snapshot;
-use crate::window::{Chunk, ChunkId, Part, Rows};
+use crate::window::{Chunk, ChunkId, Listed, Part, Rows};
 
 pub(super) struct Reader {
     id: ChunkId,
@@ -91,6 +91,7 @@ impl Reader {
             Some(Rule::BeforeIsVisible) => session.feed.windows.open(reader.id, oid, Vec::new()),
             // Opened when the rows are there: what the stream brought meanwhile is not kept.
             Some(Rule::TouchesApply) => {}
+            _ if matches!(reader.part, Part::List { .. }) => session.feed.open_list(reader.id, oid),
             _ => session.feed.open_window(reader.id, oid),
         }
         outside.tell(|| format!("chunk {} of {} is opened: {:?}", reader.id.0, TABLES[table].1, reader.part));
@@ -105,14 +106,36 @@ impl Reader {
             return Some((*oid, Part::Keys(keys.collect()), None));
         }
         let loads = session.feed.state().loads();
-        let loads = loads.flat_map(|(id, load)| load.tables.iter().map(move |oid| (id.to_owned(), *oid, load.mode)));
-        for (load, oid, mode) in loads.collect::<Vec<_>>() {
+        let loads =
+            loads.flat_map(|(id, load)| load.tables.iter().map(move |oid| (id.to_owned(), *oid, load.mode, load.kind)));
+        for (load, oid, mode, kind) in loads.collect::<Vec<_>>() {
+            if kind == Some(LoadKind::Keys) {
+                match Reader::unanswered(session, &load, oid) {
+                    keys if keys.is_empty() => continue,
+                    mut keys => {
+                        keys.truncate(1 + outside.dice.below(keys.len()));
+                        let part = Part::List { keys, void: Vec::new(), rows: Vec::new() };
+                        return Some((oid, part, Some(load)));
+                    }
+                }
+            }
             let Some(gap) = Reader::gap(session, &load, oid) else { continue };
-            if mode == LoadMode::First || session.has_waited(outside, &load, oid) {
+            if (mode == LoadMode::First && kind != Some(LoadKind::Added)) || session.has_waited(outside, &load, oid) {
                 return Some((oid, Part::Range(shortened(gap, outside)), Some(load)));
             }
         }
         None
+    }
+
+    /// The keys of a list that have no answer, and nobody reads their rows.
+    fn unanswered(session: &Streaming, load: &str, oid: u32) -> Vec<String> {
+        let mut left = session.feed.state().load_table(load, oid).cloned().unwrap_or_default().keys;
+        for reader in session.readers.iter().filter(|reader| reader.load.as_deref() == Some(load)) {
+            if let Part::List { keys, .. } = &reader.part {
+                left.retain(|key| !keys.contains(key));
+            }
+        }
+        left
     }
 
     /// What of a table is neither done nor being read.
@@ -178,7 +201,11 @@ impl Reader {
             }
             Stage::Read(chunk) => {
                 if !outside.keeps(Rule::TouchesApply) {
-                    session.feed.windows.open(self.id, TABLES[table].0, std::mem::take(&mut self.before));
+                    let (oid, before) = (TABLES[table].0, std::mem::take(&mut self.before));
+                    match self.part {
+                        Part::List { .. } => session.feed.windows.open_list(self.id, oid, before),
+                        _ => session.feed.windows.open(self.id, oid, before),
+                    }
                 }
                 // Without its rule the marker can have come and gone already: then there is another.
                 let current = session.feed.transaction.map(|open| open.sent.0).max(Some(session.feed.received()));
@@ -240,9 +267,22 @@ impl Reader {
             range.upto = Some(vec![there[0].0.clone()]);
         }
         let mut rows = Rows::new(3);
-        for (key, Row { name, bio }) in &there {
-            let name = format!("{name}/{version}");
-            [key, &name, bio].into_iter().for_each(|cell| rows.push(Some(cell.as_bytes())));
+        let mut push = |key: &str, row: Option<&Row>| {
+            let name = row.map(|row| format!("{}/{version}", row.name));
+            let cells = [Some(key), name.as_deref(), row.map(|row| row.bio.as_str())];
+            cells.into_iter().for_each(|cell| rows.push(cell.map(str::as_bytes)));
+        };
+        match &mut self.part {
+            Part::List { keys, rows, .. } => {
+                for (place, key) in (0..).zip(&*keys) {
+                    let row = there.iter().find(|(other, _)| *key == named(other)).map(|(_, row)| row);
+                    if row.is_some() || outside.keeps(Rule::AbsentIsAnswered) {
+                        push(&key[6..7], row);
+                        rows.push(Listed { keys: vec![place], is_there: row.is_some() });
+                    }
+                }
+            }
+            Part::Range(_) | Part::Keys(_) => there.iter().for_each(|(key, row)| push(key, Some(row))),
         }
         let relation = described(self.table, version);
         let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
@@ -269,6 +309,11 @@ fn shortened(gap: Range, outside: &mut Outside) -> Range {
     if is_within { Range { upto: Some(end), ..gap } } else { gap }
 }
 
+/// A key as records have it.
+fn named(key: &str) -> String {
+    format!("{{\"id\":{key}}}")
+}
+
 /// Whether a chunk is to hold the row with this key.
 fn is_within(part: &Part, key: &str) -> bool {
     let bound = |end: &Option<Vec<String>>| end.as_ref().map(|texts| texts[0].clone());
@@ -276,7 +321,6 @@ fn is_within(part: &Part, key: &str) -> bool {
         Part::Range(Range { after, upto }) => {
             bound(after).is_none_or(|after| *key > *after) && bound(upto).is_none_or(|upto| *key <= *upto)
         }
-        Part::List { .. } => unreachable!("nobody orders lists here"),
-        Part::Keys(keys) => keys.iter().any(|other| *other == format!("{{\"id\":{key}}}")),
+        Part::Keys(keys) | Part::List { keys, .. } => keys.contains(&named(key)),
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use schemas::event::LoadMode;
+use schemas::state::LoadKind;
 
 use super::Rule;
 use super::edges::Open;
@@ -85,7 +86,7 @@ impl Streaming {
         let known = state.topics().iter().find(|topic| topic.name == TOPICS[1]);
         let is_former = known.is_some_and(|topic| !topic.topic.former.is_empty());
         let topics = if known.is_some() { Vec::new() } else { vec![topic(TOPICS[1])] };
-        let mode = if is_former { LoadMode::Replace } else { LoadMode::Merge };
+        let mode = if is_former { LoadMode::Replace } else { LoadMode::First };
         let added = Added { oid, table: first_table(1), load: Some((mode, 0)) };
         if !outside.keeps(Rule::ListAtMessage) {
             return self.list_at_once(outside, added);
@@ -113,7 +114,9 @@ impl Streaming {
         let of = schemas::write::Transaction { xid: 0, commit_ms: 1 };
         let mode = load.map_or(LoadMode::First, |(mode, _)| mode);
         let id = format!("list{}", self.belongs.2);
-        self.feed.begin_load_within(&id, mode, &[(oid, 0)], of, &mut open).map_err(|_| End::Again)
+        self.feed
+            .begin_load_within(&id, mode, Some(LoadKind::Added), &[(oid, 0)], of, &mut open)
+            .map_err(|_| End::Again)
     }
 
     /// Whether all have ended that wrote to an added table when this life came to its load. Asking is the wait.

@@ -134,7 +134,7 @@ impl Streaming {
     pub(super) fn step(&mut self, outside: &mut Outside, act: usize) -> Result<(), End> {
         match act {
             // A load would hardly begin before the faults are over.
-            _ if outside.noisy && outside.weather.loads && act % 5 < 2 => self.beside(outside),
+            _ if outside.noisy && outside.weather.reads() && act % 5 < 2 => self.beside(outside),
             0..24 => self.receive(outside),
             24..60 => self.consume(outside),
             60..70 if self.feed.urgency() > Urgency::None => self.settle(outside),

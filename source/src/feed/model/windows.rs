@@ -66,6 +66,8 @@ fn at_marker(feed: &mut Feed, out: Option<Rule>, id: ChunkId) {
     let Some(table) = feed.state.table(oid).filter(|table| !table.columns.is_empty()) else { return };
     match out {
         Some(Rule::TouchesInOrder) => feed.windows.turn_touches(),
+        Some(Rule::ImagesAnswer) => feed.windows.lose_images(true),
+        Some(Rule::PartlyIsReadAgain) => feed.windows.lose_images(false),
         // As if its shape had been announced.
         Some(Rule::NewerIsAnnounced) => {
             let table = Table { fingerprint, ..table.clone() };

@@ -4,14 +4,26 @@ use schemas::event::LoadMode;
 use schemas::state::LoadKind;
 
 use super::*;
+use crate::command::Command;
 use crate::snapshot::{Order, Work};
 use crate::window::Listed;
 
 const LOAD: &str = r#"load/a1/{"tables":[{"schema":"public","table":"users"}]}"#;
 
+const SECRET: &str = "known to readers of the state";
+
 impl World {
-    /// A transaction that holds one message of ours, in front of `commit`.
+    /// The same as by somebody who may read the state.
     fn command(&mut self, commit: u64, text: &str) {
+        self.feed.state.keep_secret(|| SECRET.into());
+        match Command::read(text.as_bytes()) {
+            Some(Ok(command)) => self.unsealed(commit, &command.sealed(SECRET)),
+            _ => self.unsealed(commit, text),
+        }
+    }
+
+    /// A transaction that holds one message, in front of `commit`.
+    fn unsealed(&mut self, commit: u64, text: &str) {
         self.transaction(60, commit, &[(commit - 16, message(commit - 8, "tributary/s", text))]);
     }
 
@@ -101,6 +113,30 @@ fn what_cannot_be_followed_leaves_a_remark_and_nothing_else() {
         world.command(10_000 + 100 * n, "load/b/");
     }
     assert!(world.feed.take_remarks().len() <= 20, "nobody fills the log");
+}
+
+/// Anybody may have rows read; nobody empties tables, or ends what others have ordered, without the right to read the state.
+#[test]
+fn what_takes_something_away_needs_a_seal() {
+    let mut world = World::fresh();
+    three(&mut world);
+    world.command(400, &LOAD.replace("a1", "b1").replace("]}", r#"],"mode":"merge"}"#));
+    world.feed.take_remarks();
+    world.topic.0.clear();
+    world.orders();
+    let mut commit = 500;
+    for text in [LOAD, r#"pause/p1/{"load":"b1"}"#, r#"resume/p2/{"load":"b1"}"#, r#"cancel/p3/{"load":"b1"}"#] {
+        world.unsealed(commit, text);
+        let forged = Command::read(text.as_bytes()).expect("a command's kind").expect("a command").sealed("another");
+        world.unsealed(commit + 100, &forged);
+        commit += 200;
+        assert_eq!(world.feed.take_remarks().len(), 2, "{text}");
+    }
+    assert!(world.topic.0.is_empty() && world.orders().is_empty());
+    world.command(commit, r#"cancel/p4/{"load":"b1"}"#);
+    world.orders();
+    world.unsealed(commit + 100, &LOAD.replace("]}", r#"],"mode":"merge"}"#));
+    assert_eq!(world.orders(), ["load a1 7 []"], "a wish to read");
 }
 
 #[test]
