@@ -66,25 +66,62 @@ async fn three_tables_share_a_topic_while_source_and_sink_die() {
     world.finish().await;
 }
 
-/// A group that takes one table of a shared topic leaves the other alone, and cannot take it up in the middle.
+/// A group that takes one table of a shared topic leaves the other alone, and cannot take it up in the middle. A truncate of
+/// the other and of a table in a topic of its own is in both topics, and the shared one's partitions have no say in it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_takes_its_tables_of_a_shared_topic_and_no_others() {
     let one = Table::new("public.one", &["id"], "id bigint PRIMARY KEY, name text");
     let other = Table::new("public.other", &["id"], "id bigint PRIMARY KEY, name text");
-    let mut world = World::builder().table(one.clone()).table(other.clone()).start().await;
+    let apart = Table::new("public.on_its_own", &["id"], "id bigint PRIMARY KEY, name text");
+    let three = [one.clone(), other.clone(), apart.clone()];
+    let mut world = World::builder().tables(three).start().await;
     world
         .configuration
-        .set("source.topics.routes.both", vec!["public.*"])
+        .set("source.topics.routes.both", vec!["public.one", "public.other"])
         .set("groups.rdb.tables", vec!["*.on*"])
         .set("groups.rdb.on_error", "stop");
     world.in_source("INSERT INTO one SELECT i, 'one' FROM generate_series(1, 30) i").await;
     world.in_source("INSERT INTO other SELECT i, 'other' FROM generate_series(1, 30) i").await;
+    world.in_source("INSERT INTO on_its_own SELECT i, 'before' FROM generate_series(1, 30) i").await;
     let mut run = world.start(Part::Run);
     run.ready(READY_WITHIN).await.expect("it streams");
     world.in_source("UPDATE other SET name = 'changed'; UPDATE one SET name = 'changed'").await;
     let (source, target) = (world.source(Role::Superuser).await, world.target(Role::Superuser).await);
     world.until("its table is equal", WITHIN, async || tables::compare(&source, &target, &one).await).await;
     assert_eq!(tables::count(&target, &other).await, Ok(0), "nobody asked for this table");
+
+    world.until("so is the one apart", WITHIN, async || tables::compare(&source, &target, &apart).await).await;
+    let mut holder = world.target(Role::Superuser).await;
+    let topic = world.topic_name(&apart);
+    let held = holder.transaction().await.expect("the target answers");
+    let sql = "SELECT FROM tributary.progress WHERE topic = $1 AND part = 0 FOR UPDATE";
+    held.execute(sql, &[&topic]).await.expect("it is locked");
+    world
+        .in_source(
+            "TRUNCATE on_its_own, other; INSERT INTO on_its_own SELECT i, 'after' FROM generate_series(101, 130) i;
+             INSERT INTO one VALUES (100, 'behind')",
+        )
+        .await;
+    let arrived =
+        "SELECT count(*) FROM one WHERE id = 100 UNION ALL SELECT count(*) FROM tributary.arrival WHERE topic = $1";
+    world
+        .until("the shared topic goes on and the other partitions stand", WITHIN, async || {
+            let rows = target.query(arrived, &[&topic]).await.map_err(|cause| cause.to_string())?;
+            let found: Vec<i64> = rows.iter().map(|row| row.get(0)).collect();
+            if found[0] == 1 && found[1] >= 1 { Ok(()) } else { Err(format!("{found:?}")) }
+        })
+        .await;
+    let before = "SELECT count(*) FILTER (WHERE name = 'before'), count(*) FROM on_its_own";
+    let row = target.query_one(before, &[]).await.expect("the target answers");
+    assert_eq!(
+        (row.get::<_, i64>(0), row.get::<_, i64>(1)),
+        (30, 30),
+        "a partition is missed, so nothing is truncated"
+    );
+    held.commit().await.expect("it is let go");
+    world.until("it holds what came after", WITHIN, async || tables::compare(&source, &target, &apart).await).await;
+    let left = "SELECT count(*) FROM tributary.hold";
+    assert_eq!(target.query_one(left, &[]).await.expect("the target answers").get::<_, i64>(0), 0, "no hold is left");
     run.stop().await.expect("it ends");
 
     let mut both = world.configuration.clone();

@@ -10,8 +10,8 @@
 use std::collections::BTreeSet;
 
 use postgres::quote;
-use schemas::TableName;
 use schemas::event::ControlTable;
+use schemas::{Position, TableName};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Executor, Row};
 
@@ -31,8 +31,35 @@ struct Meeting {
     expected: i64,
 }
 
+impl Meeting {
+    /// `None` if the group takes none of the tables.
+    fn of(
+        group: &str,
+        position: Position,
+        tables: &[ControlTable],
+        takes: impl Fn(&TableName) -> bool,
+    ) -> Option<Meeting> {
+        let taken = tables.iter().filter(|it| takes(&TableName::new(&it.schema, &it.table)));
+        let taken: Vec<&ControlTable> = taken.collect();
+        let topics: BTreeSet<(&str, i32)> = taken.iter().map(|it| (it.topic.as_str(), it.partitions)).collect();
+        let tables: Vec<TableName> = taken.iter().map(|it| TableName::new(&it.schema, &it.table)).collect();
+        // Several truncates can stand at one position: those of loads that begin together.
+        let id = format!("truncate/{group}/{position}/{}", names(&tables));
+        let expected = topics.iter().map(|(_, partitions)| i64::from(*partitions)).sum();
+        let topics = topics.iter().map(|(topic, _)| (*topic).to_owned()).collect();
+        (!tables.is_empty()).then_some(Meeting { id, tables, topics, expected })
+    }
+
+    /// Whether a topic's partitions meet here. The event stands in the topics of all its tables, also in those where it speaks
+    /// of others' tables alone, and such a partition must not stand in for one that is missed.
+    fn is_of(&self, topic: &str) -> bool {
+        self.topics.iter().any(|it| it == topic)
+    }
+}
+
 impl Relational {
-    /// Truncates the tables, or waits for those who are to stand still with us. `None` if the group takes none of them.
+    /// Truncates the tables, or waits for those who are to stand still with us. `None` if the group takes none of them, or
+    /// none of those in this topic.
     pub(super) async fn truncate(
         &self,
         connection: &mut PgConnection,
@@ -40,7 +67,11 @@ impl Relational {
         batch: &Batch,
         tables: &[ControlTable],
     ) -> Result<Option<Outcome>, Error> {
-        let Some(meeting) = self.meeting(batch, tables) else { return Ok(None) };
+        let takes = |table: &TableName| self.catalog.takes(table);
+        let Some(meeting) = Meeting::of(&self.group, batch.to.position, tables, takes) else { return Ok(None) };
+        if !meeting.is_of(&claim.partition.topic) {
+            return Ok(None);
+        }
         let failed = |cause| self.failed("truncate", cause);
         let is_new = self.arrive(connection, claim, batch, &meeting).await.map_err(failed)?;
         match self.begin(connection, claim, batch).await? {
@@ -60,18 +91,6 @@ impl Relational {
         connection.execute("COMMIT").await.map_err(failed)?;
         // What was parked of these tables is gone.
         Ok(Some(Outcome::Done(Done { unsure: true, ..Done::default() })))
-    }
-
-    fn meeting(&self, batch: &Batch, tables: &[ControlTable]) -> Option<Meeting> {
-        let taken = tables.iter().filter(|it| self.catalog.takes(&TableName::new(&it.schema, &it.table)));
-        let taken: Vec<&ControlTable> = taken.collect();
-        let topics: BTreeSet<(&str, i32)> = taken.iter().map(|it| (it.topic.as_str(), it.partitions)).collect();
-        let tables: Vec<TableName> = taken.iter().map(|it| TableName::new(&it.schema, &it.table)).collect();
-        // Several truncates can stand at one position: those of loads that begin together.
-        let id = format!("truncate/{}/{}/{}", self.group, batch.to.position, names(&tables));
-        let expected = topics.iter().map(|(_, partitions)| i64::from(*partitions)).sum();
-        let topics = topics.iter().map(|(topic, _)| (*topic).to_owned()).collect();
-        (!tables.is_empty()).then_some(Meeting { id, tables, topics, expected })
     }
 
     /// Says that the partition stands here, in a transaction of its own. Whether it had not said so before.
@@ -121,8 +140,8 @@ impl Relational {
         if hold.get(0) {
             return Ok(true);
         }
-        let sql = "SELECT count(*) FROM tributary.arrival WHERE hold = $1";
-        let arrived = sqlx::query(sql).bind(&meeting.id).fetch_one(&mut *connection).await?;
+        let sql = "SELECT count(*) FROM tributary.arrival WHERE hold = $1 AND topic = ANY ($2)";
+        let arrived = sqlx::query(sql).bind(&meeting.id).bind(&meeting.topics).fetch_one(&mut *connection).await?;
         if arrived.get::<i64, _>(0) < meeting.expected {
             return Ok(false);
         }
@@ -183,4 +202,28 @@ async fn emptying(connection: &mut PgConnection, tables: &[TableName]) -> Result
 
 fn names(tables: &[TableName]) -> String {
     tables.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::Lsn;
+
+    use super::*;
+
+    #[test]
+    fn partitions_meet_that_hold_a_table_which_the_group_takes_and_no_others() {
+        let place = Position { commit: Lsn(20), change: Lsn(10), n: 1 };
+        let table = |name: &str, topic: &str, partitions| ControlTable {
+            schema: "public".into(),
+            table: name.into(),
+            topic: topic.into(),
+            partitions,
+        };
+        let event = [table("one", "own", 2), table("other", "shared", 3)];
+        let of_one = Meeting::of("rdb", place, &event, |table| table.table == "one").expect("one is taken");
+        assert_eq!((of_one.expected, of_one.is_of("own"), of_one.is_of("shared")), (2, true, false));
+        let of_both = Meeting::of("rdb", place, &event, |_| true).expect("both are taken");
+        assert_eq!((of_both.expected, of_both.is_of("own"), of_both.is_of("shared")), (5, true, true));
+        assert!(Meeting::of("rdb", place, &event, |_| false).is_none());
+    }
 }
