@@ -28,7 +28,8 @@ pub fn check(table: &str, columns: &[String], keys: &[&[String]]) -> String {
 }
 
 /// One row for each key that differs from the others: the numbers of those that are it, whether the table has its row, and
-/// the relation's columns; where there is no row, the key's alone. What is no key of the relation is left out.
+/// the relation's columns; where there is no row, the key's alone. What is no key of the relation is left out. A row with a
+/// NULL in it is neither NULL nor NOT NULL, and yet it is there.
 pub fn select(relation: &Relation, only: &str, keys: &[String], filter: Option<&str>) -> String {
     let table = format!("{only}{}", quote::table(&relation.name));
     let key = relation.key_names();
@@ -48,7 +49,7 @@ pub fn select(relation: &Relation, only: &str, keys: &[String], filter: Option<&
     let on = key.iter().enumerate().map(is_same).collect::<Vec<_>>().join(" AND ");
     let condition = filter.map(|filter| format!(" WHERE {filter}")).unwrap_or_default();
     format!(
-        "{asked} SELECT a.numbers, r.{first} IS NOT NULL, {columns} \
+        "{asked} SELECT a.numbers, r.{first} IS DISTINCT FROM NULL, {columns} \
          FROM asked a LEFT JOIN (SELECT {own} FROM {table}{condition}) r ON {on}",
         asked = asked(&table, &key, literals),
         first = quote::identifier(&key[0]),
@@ -126,7 +127,7 @@ mod tests {
                 r#"WITH listed (number, k0) AS (SELECT 0, "id" FROM ONLY "public"."users" WHERE false "#,
                 r#"UNION ALL SELECT 0, '1' UNION ALL SELECT 1, '2'''), "#,
                 "asked AS (SELECT array_agg(number ORDER BY number) AS numbers, k0 FROM listed GROUP BY k0) ",
-                r#"SELECT a.numbers, r."id" IS NOT NULL, coalesce(r."id", a.k0), r."name", r."bio" FROM asked a LEFT JOIN "#,
+                r#"SELECT a.numbers, r."id" IS DISTINCT FROM NULL, coalesce(r."id", a.k0), r."name", r."bio" FROM asked a LEFT JOIN "#,
                 r#"(SELECT "id", "name", "bio" FROM ONLY "public"."users" WHERE (id > 0)) r ON r."id" = a.k0"#
             )
         );
