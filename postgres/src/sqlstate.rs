@@ -35,6 +35,13 @@ pub fn severity(code: &str) -> Severity {
     }
 }
 
+/// Whether it speaks of what stands around a statement: connection, means, rights, others' locks, a shutdown, damage. Whatever
+/// else it is, the statement's own text may have led to it: the input of a type may fail with any other code.
+pub fn is_of_circumstances(code: &str) -> bool {
+    let classes = ["08", "25", "26", "28", "3D", "40", "53", "55", "57", "58", "F0"];
+    code.get(..2).is_none_or(|class| classes.contains(&class)) || ["42501", "XX001", "XX002"].contains(&code)
+}
+
 fn class(code: &str) -> Severity {
     use Severity::{Fatal, Permanent, Transient};
     match code.get(..2).unwrap_or_default() {
@@ -85,6 +92,16 @@ mod tests {
         let theirs = ["28P01", "28000", "3D000", "42501", "57P04", "XX001", "XX002"];
         check(Severity::Fatal, &ours);
         check(Severity::Fatal, &theirs);
+    }
+
+    #[test]
+    fn what_stands_around_a_statement_is_told_from_what_stands_in_it() {
+        let around = ["08006", "57014", "57P01", "53200", "55P03", "40P01", "25006", "42501", "28P01", "XX001", ""];
+        // Of values: ltree, a deep array, regtype, regclass, regnamespace, json in a key, and an extension's own.
+        let within =
+            ["22P02", "42601", "54000", "54001", "42704", "42P01", "3F000", "42883", "XX000", "P0001", "23514"];
+        assert_eq!(around.iter().filter(|code| !is_of_circumstances(code)).count(), 0);
+        assert_eq!(within.iter().filter(|code| is_of_circumstances(code)).count(), 0);
     }
 
     #[test]

@@ -16,11 +16,17 @@ use crate::feed::{Catalog, Reselect, Reselected};
 use crate::keys::Named;
 use crate::listing::Candidate;
 use crate::pgoutput;
-use crate::relation::Details;
-use crate::sorted::Sorted;
+use crate::relation::{Details, Relation};
+use crate::snapshot;
+use crate::sorted::{Sorted, Sorting};
 use crate::visibility::Snapshot;
 use crate::watch::Seen;
 use crate::watch::look::{Question, look};
+
+/// How often a table is looked up again that has another name whenever it is asked about.
+const RENAMED_MAX: usize = 3;
+/// How many touched keys are compared in one statement: it is parsed as deep as it has rows.
+const TOUCHED_MAX: usize = 500;
 
 /// Whether a column `a` of a table `c` is flagged as a part of the key by the replica identity.
 pub const IS_KEY: &str = "
@@ -319,25 +325,96 @@ impl Catalog for Blocking {
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
+    fn tells_keys_apart(&mut self, oid: u32, columns: &[String]) -> Result<bool, crate::Error> {
+        // An index could not hold others.
+        if self.named.get(oid).is_none() {
+            return Ok(true);
+        }
+        let asked = self.stop.run_until_cancelled(tells_keys_apart(&self.client, oid, columns));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+    }
+
+    fn same_keys(
+        &mut self,
+        relation: &Relation,
+        listed: &[&str],
+        touched: &[&str],
+    ) -> Result<Option<Vec<(usize, usize)>>, crate::Error> {
+        let asked = self.stop.run_until_cancelled(same_keys(&self.client, relation, listed, touched));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+    }
+
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, crate::Error> {
         let asked = self.stop.run_until_cancelled(reselect(&self.client, row));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 }
 
-/// Whether the server takes the texts for values of the columns of the table's key.
+/// Whether the server takes the texts for values of the columns of the table's key, and the second for one behind the first.
 async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
     let asked = |cause| Error::statement("look at the ends of a range", cause);
-    let (columns, _) = key_order(client, oid).await?;
-    let Some(name) = called(client, oid).await? else { return Ok(false) };
-    if columns.is_empty() || ends.iter().any(|end| end.len() != columns.len()) {
-        return Ok(false);
+    for _ in 0..RENAMED_MAX {
+        let (columns, sorted) = key_order(client, oid).await?;
+        let Some(name) = called(client, oid).await? else { return Ok(false) };
+        if columns.is_empty() || ends.iter().any(|end| end.len() != columns.len()) {
+            return Ok(false);
+        }
+        let sorting = Sorting(columns.iter().cloned().zip(sorted).collect());
+        let cause = match client.simple_query(&snapshot::check(&name, &sorting, ends)).await.map_err(asked) {
+            Ok(answer) => return Ok(texts(&answer).next().is_some()),
+            Err(cause) => cause,
+        };
+        if !snapshot::may_be_of_keys(&cause) {
+            return Err(cause);
+        }
+        match client.batch_execute(&snapshot::bare(&name, &columns)).await.map_err(asked) {
+            Ok(()) => return Ok(false),
+            Err(error) if is_renamed(&error) => {}
+            Err(error) => return Err(error),
+        }
     }
-    match client.batch_execute(&crate::snapshot::check(&name, &columns, ends)).await.map_err(asked) {
-        Ok(()) => Ok(true),
-        Err(error) if error.sqlstate().is_some_and(|code| code.starts_with("22")) => Ok(false),
-        Err(error) => Err(error),
+    Ok(false)
+}
+
+/// Whether the columns have types with an equality. What a table looks like that is not found under its name any more, those
+/// find out who read it.
+async fn tells_keys_apart(client: &Client, oid: u32, columns: &[String]) -> Result<bool, Error> {
+    let asked = |cause| Error::statement("look at the columns of a key", cause);
+    let Some(name) = called(client, oid).await? else { return Ok(true) };
+    match client.batch_execute(&snapshot::bare(&name, columns)).await.map_err(asked) {
+        Err(error) if error.sqlstate() == Some("42883") => Ok(false),
+        Err(error) if !is_renamed(&error) => Err(error),
+        Ok(()) | Err(_) => Ok(true),
     }
+}
+
+/// Which of the touched keys are equal to listed ones. Both are texts that the server takes for keys, unless the table was
+/// altered since.
+async fn same_keys(
+    client: &Client,
+    relation: &Relation,
+    listed: &[&str],
+    touched: &[&str],
+) -> Result<Option<Vec<(usize, usize)>>, Error> {
+    let asked = |cause| Error::statement(format!("compare keys of {}", relation.name), cause);
+    let Some(name) = called(client, relation.oid).await? else { return Ok(None) };
+    let mut same = Vec::new();
+    for (n, part) in touched.chunks(TOUCHED_MAX).enumerate() {
+        let answer = client.simple_query(&snapshot::same(&name, relation, listed, part)).await.map_err(asked);
+        let answer = match answer {
+            Err(error) if snapshot::may_be_of_keys(&error) => return Ok(None),
+            answer => answer?,
+        };
+        let pair =
+            |row: Vec<String>| Some((n * TOUCHED_MAX + row.first()?.parse::<usize>().ok()?, row.get(1)?.parse().ok()?));
+        same.extend(texts(&answer).filter_map(pair));
+    }
+    Ok(Some(same))
+}
+
+/// Whether the table, or a column of it, has another name by now.
+fn is_renamed(error: &Error) -> bool {
+    matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000"))
 }
 
 /// Columns of the row with a key, read in one statement with the snapshot that it was read by.
@@ -362,7 +439,7 @@ async fn reselect(client: &Client, row: &Reselect<'_>) -> Result<Reselected, Err
         conditions = conditions.collect::<Vec<_>>().join(" AND "),
     );
     let answer = match client.simple_query(&query).await.map_err(asked) {
-        Err(error) if matches!(error.sqlstate(), Some("42P01" | "42703" | "3F000")) => {
+        Err(error) if is_renamed(&error) => {
             return Ok(Reselected::Renamed { upto: wal_insert(client).await? });
         }
         answer => answer?,

@@ -70,8 +70,26 @@ pub trait Catalog {
     /// What the catalog shows of the publication and of one table, of which so much is remembered.
     fn look(&mut self, publication: &str, oid: u32, imprint: Option<&Imprint>) -> Result<Seen, Error>;
 
-    /// Whether the texts can be ends of a range of the table's key, each in the order of the key's index.
+    /// Whether the texts can be ends of a range of the table's key, each in the order of the key's index; of two the second
+    /// lies behind the first.
     fn are_keys(&mut self, oid: u32, ends: &[&[String]]) -> Result<bool, Error>;
+
+    /// Whether the server knows which keys of these columns are equal. A key that only the configuration names may be of a type
+    /// that has no equality.
+    fn tells_keys_apart(&mut self, _oid: u32, _columns: &[String]) -> Result<bool, Error> {
+        Ok(true)
+    }
+
+    /// Which of the `touched` keys are equal to one of the `listed`, texts of record keys all of them: pairs of their places.
+    /// `None` if that cannot be said now, which is what a catalog answers that knows no types.
+    fn same_keys(
+        &mut self,
+        _relation: &Relation,
+        _listed: &[&str],
+        _touched: &[&str],
+    ) -> Result<Option<Vec<(usize, usize)>>, Error> {
+        Ok(None)
+    }
 
     /// Columns of the row with a key as they are now. Answers at once, also when it is too early to say.
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error>;

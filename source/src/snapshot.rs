@@ -26,7 +26,7 @@ use schemas::TableName;
 use crate::columns::ByOid;
 use crate::keys::Named;
 
-pub use listed::check;
+pub use listed::{bare, check, may_be_of_keys, same};
 pub use order::{Order, Task, Work, of_load};
 pub use pool::Pool;
 pub use strain::Limits;

@@ -43,7 +43,7 @@ impl Sorted {
     pub fn expression(&self, name: &str) -> String {
         let name = quote::identifier(name);
         match &self.collation {
-            _ if self.number == 0 => format!("{name}::text COLLATE \"C\""),
+            _ if self.is_of_text() => format!("{name}::text COLLATE \"C\""),
             Some(collation) => format!("{name} COLLATE {collation}"),
             None => name,
         }
@@ -57,6 +57,11 @@ impl Sorted {
     /// The operator that calls two values of the column equal, as SQL writes it.
     pub fn equal(&self) -> String {
         if self.is_plain() { "=".to_owned() } else { self.sign(Sign::Equal) }
+    }
+
+    /// Whether no index sorts like this.
+    pub fn is_of_text(&self) -> bool {
+        self.number == 0
     }
 
     /// What tells this order from any other, of the same columns.
@@ -157,7 +162,7 @@ impl Sorting {
 
     /// Whether no index sorts like this.
     pub fn is_of_text(&self) -> bool {
-        self.0.iter().any(|(_, sorted)| sorted.number == 0)
+        self.0.iter().any(|(_, sorted)| sorted.is_of_text())
     }
 
     /// What tells this order from any other of the same table.

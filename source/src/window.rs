@@ -9,9 +9,12 @@
 //! A range's chunk leaves out what a complete newer event in the topic speaks of. A list of keys is answered whole: for it
 //! the images of changed rows are kept, and each key is published as it is at the marker, also where its row is gone.
 //!
+//! Where keys have no canonical text, only the server can say whether a row that was touched is one of a list: it is asked at the
+//! marker, so that a list ends however much is written to the table's other rows.
+//!
 //! Pure. Touches are bounded in bytes: over budget the oldest window is cancelled and read again.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use schemas::fingerprint::Fingerprint;
 use schemas::state::Range;
@@ -197,6 +200,15 @@ pub enum Kind {
     Truncate,
 }
 
+impl Kind {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Kind::Superseded(key, _) | Kind::Patch(key, _) => Some(key),
+            Kind::Truncate => None,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Touch {
     oid: u32,
@@ -239,6 +251,16 @@ pub enum Settled {
     Publish(Box<Chunk>, Vec<bool>),
     /// It cannot be made exact: read the range again.
     Again(&'static str),
+}
+
+/// How the keys of a list are told from others.
+#[derive(Clone, Copy, Debug)]
+pub enum Equality<'a> {
+    /// Equal keys, and no others, have the same canonical text.
+    Canonical,
+    /// Equal texts are equal keys. Whose key another text is, as a row of the chunk or as none of them, the server has told by
+    /// the record key's text; what is missing here it could not say.
+    Told(&'a HashMap<Box<[u8]>, Option<usize>>),
 }
 
 /// All open windows and their one log of touches.
@@ -332,44 +354,69 @@ impl Windows {
         cancelled
     }
 
+    /// The record keys of rows that were touched while a list was read, and of which only the server can say whether they are
+    /// among it. To be asked at the marker, where canonical texts do not tell.
+    pub fn untold(&self, id: ChunkId, key_of: impl Fn(&Chunk, usize) -> Vec<u8>) -> Vec<&[u8]> {
+        let filled = |window: &&Window| window.id == id && window.chunk.is_some();
+        let Some(window) = self.open.iter().find(filled) else { return Vec::new() };
+        let Some(chunk) = window.chunk.as_ref() else { return Vec::new() };
+        let Part::List { rows, .. } = &chunk.part else { return Vec::new() };
+        let by_key: HashSet<Vec<u8>> = (0..rows.len()).map(|row| key_of(chunk, row)).collect();
+        let unseen = self.unseen(window, &chunk.snapshot).filter_map(|touch| touch.kind.key());
+        let is_strange = |key: &&Key| key.canonical.as_deref().is_some_and(|canonical| !by_key.contains(canonical));
+        let mut untold: Vec<&[u8]> = unseen.filter(is_strange).map(|key| &*key.text).collect();
+        untold.sort_unstable();
+        untold.dedup();
+        untold
+    }
+
+    /// What the stream brought of a window's table since it opened, and a snapshot does not see.
+    fn unseen<'a, 's>(
+        &'a self,
+        window: &Window,
+        snapshot: &'s Snapshot,
+    ) -> impl Iterator<Item = &'a Touch> + use<'a, 's> {
+        let oid = window.oid;
+        let since = self.touches.iter().skip((window.from - self.first) as usize);
+        since.filter(move |touch| touch.oid == oid && !snapshot.sees(touch.xid))
+    }
+
     /// The marker of a chunk arrived. `known` is the relation's fingerprint as the stream last had it; `key_of` the text by
-    /// which a row of the chunk is touched: of a list its canonical key, which without `is_exact` says only that equal texts
-    /// are equal keys. `None` for a marker that is not ours: an earlier session's, or anybody's.
+    /// which a row of the chunk is touched: of a list its canonical key, which says as much as `equality` allows.
+    /// `None` for a marker that is not ours: an earlier session's, or anybody's.
     pub fn settle(
         &mut self,
         id: ChunkId,
         known: Option<Fingerprint>,
-        is_exact: bool,
+        equality: Equality<'_>,
         key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
     ) -> Option<Settled> {
         let at = self.open.iter().position(|window| window.id == id && window.chunk.is_some())?;
         let window = self.open.remove(at);
-        let settled = self.settled(window, known, is_exact, key_of);
+        let settled = self.settled(window, known, equality, key_of);
         self.trim();
         Some(settled)
     }
 
     fn settled(
         &self,
-        window: Window,
+        mut window: Window,
         known: Option<Fingerprint>,
-        is_exact: bool,
+        equality: Equality<'_>,
         key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
     ) -> Settled {
-        let chunk = window.chunk.expect("only a filled window is settled");
+        let chunk = window.chunk.take().expect("only a filled window is settled");
         if window.before.iter().any(|xid| !chunk.snapshot.sees(*xid)) {
             return Settled::Again("a transaction that had been streamed was not visible yet");
         }
         if window.related && known != Some(chunk.fingerprint) {
             return Settled::Again("the table was altered");
         }
-        let unseen = |touch: &&Touch| touch.oid == window.oid && !chunk.snapshot.sees(touch.xid);
-        let touches: Vec<&Touch> =
-            self.touches.iter().skip((window.from - self.first) as usize).filter(unseen).collect();
+        let touches: Vec<&Touch> = self.unseen(&window, &chunk.snapshot).collect();
         match &chunk.part {
             Part::List { rows, .. } => {
                 let is_there = rows.iter().map(|row| row.is_there).collect();
-                answers(chunk, is_there, &touches, is_exact, key_of)
+                answers(chunk, is_there, &touches, equality, key_of)
             }
             Part::Range(_) | Part::Keys(_) => left(chunk, &touches, key_of),
         }
@@ -409,7 +456,7 @@ fn answers(
     mut chunk: Chunk,
     mut is_there: Vec<bool>,
     touches: &[&Touch],
-    is_exact: bool,
+    equality: Equality<'_>,
     key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
 ) -> Settled {
     const UNKNOWN: Settled = Settled::Again("a row of the list was written, and the stream does not say all of it");
@@ -417,21 +464,21 @@ fn answers(
     // Rows of which something is missing, until a later event says all of it, or that they are gone.
     let mut unknown = vec![false; is_there.len()];
     for touch in touches {
-        let key = match &touch.kind {
-            Kind::Truncate => {
-                is_there.fill(false);
-                unknown.fill(false);
-                continue;
-            }
-            Kind::Superseded(key, _) | Kind::Patch(key, _) => key,
+        let Some(key) = touch.kind.key() else {
+            is_there.fill(false);
+            unknown.fill(false);
+            continue;
         };
         // Touched before a list was read of the table: the window would have kept its canonical key.
         let Some(canonical) = &key.canonical else { return UNKNOWN };
-        let row = match by_key.get(&**canonical) {
-            Some(row) => *row,
-            None if is_exact => continue,
-            // Only the server could tell whether this is one of them under another text.
-            None => return UNKNOWN,
+        let row = match (by_key.get(&**canonical), equality) {
+            (Some(row), _) => *row,
+            (None, Equality::Canonical) => continue,
+            (None, Equality::Told(told)) => match told.get(&key.text) {
+                Some(Some(row)) => *row,
+                Some(None) => continue,
+                None => return UNKNOWN,
+            },
         };
         match &touch.kind {
             Kind::Superseded(_, Image::Gone) => (is_there[row], unknown[row]) = (false, false),

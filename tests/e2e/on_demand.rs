@@ -171,22 +171,61 @@ async fn every_key_of_a_list_is_answered_once_as_it_is_at_its_place() {
     world.finish().await;
 }
 
-/// An extension's type, whose own equality is nowhere in the search path: `a` and `A` are one key.
+/// An extension's type, whose own equality is nowhere in the search path: `a` and `A` are one key. Lists of it end though other
+/// rows are written all the time. And a type of several columns, of which one may be NULL.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_that_only_an_extension_calls_equal_have_one_answer() {
     let names = Table::new("public.names", &["name"], "name citext PRIMARY KEY, n int")
         .before("CREATE EXTENSION IF NOT EXISTS citext WITH SCHEMA public");
-    let mut world = World::builder().table(names.clone()).start().await;
+    let pairs = Table::new("public.pairs", &["pair"], "pair pair PRIMARY KEY, n int")
+        .before("CREATE TYPE public.pair AS (a int, b text)");
+    let mut world = World::builder().table(names.clone()).table(pairs.clone()).start().await;
     world.in_source("INSERT INTO names SELECT 'Name' || i, i FROM generate_series(1, 50) i").await;
+    world.in_source("INSERT INTO pairs VALUES ((1, NULL), 1), ((2, 'x'), 2), ((NULL, NULL), 3)").await;
     let mut run = start(&mut world, Part::Run).await;
     world.until_equal().await;
     let load =
-        order(&world, &["public.names", "--key", "name1", "--key", "NAME1", "--key", "Nobody", "--key", "nobody"])
-            .await;
-    until_answered(&world, &names, &load[0], 2).await;
-    let answers = world.topic(&names).await.answers(&load[0]).expect("one answer each");
-    assert_eq!(answers.get(r#"{"name":"Name1"}"#).map(String::as_str), Some("r"), "{answers:?}");
-    assert_eq!(answers.values().filter(|op| *op == "d").count(), 1, "{answers:?}");
+        order(&world, &["public.pairs", "--key", "(1,)", "--key", "(2,x)", "--key", "(,)", "--key", "(3,)"]).await;
+    until_answered(&world, &pairs, &load[0], 4).await;
+    let answers = world.topic(&pairs).await.answers(&load[0]).expect("one answer each");
+    let absent: Vec<&String> = answers.iter().filter(|(_, op)| *op == "d").map(|(key, _)| key).collect();
+    assert_eq!(absent, [r#"{"pair":"(3,)"}"#], "{answers:?}");
+
+    let (stop, mut stopped) = tokio::sync::oneshot::channel();
+    let writer = world.source(Role::Superuser).await;
+    let writing = tokio::spawn(async move {
+        let mut n = 10;
+        while stopped.try_recv().is_err() {
+            n = 10 + (n + 1) % 40;
+            // Now under this text, now under that.
+            let sql = format!("UPDATE names SET n = n + 1, name = translate(name, 'Nn', 'nN') WHERE name = 'name{n}'");
+            writer.batch_execute(&sql).await.expect("the source takes it");
+        }
+    });
+    let mut loads = Vec::new();
+    for _ in 0..4 {
+        let keys = ["name1", "NAME1", "name20", "Nobody", "nobody"];
+        let keys: Vec<&str> = keys.iter().flat_map(|key| ["--key", *key]).collect();
+        loads.extend(order(&world, &[&["public.names"][..], &keys].concat()).await);
+    }
+    // Nobody comes to the end of the topic while it grows like this.
+    world
+        .until("all lists are answered under load", WITHIN, async || {
+            let log = run.log();
+            let read = log.matches("rows were read by their keys table=public.names").count();
+            if read >= loads.len() { Ok(()) } else { Err(format!("{read} are")) }
+        })
+        .await;
+    stop.send(()).expect("it still writes");
+    writing.await.expect("it writes to the end");
+    for load in &loads {
+        let answers = world.topic(&names).await.answers(load).expect("one answer each");
+        assert_eq!(answers.get(r#"{"name":"Name1"}"#).map(String::as_str), Some("r"), "{answers:?}");
+        let of_20: Vec<&String> =
+            answers.iter().filter(|(key, _)| key.to_lowercase().contains("20")).map(|(_, op)| op).collect();
+        assert_eq!(of_20, ["r"], "{answers:?}");
+        assert_eq!(answers.values().filter(|op| *op == "d").count(), 1, "{answers:?}");
+    }
     world.until_equal().await;
     world.check_topics().await;
     run.stop().await.expect("it ends");
@@ -262,11 +301,27 @@ async fn rows_of(world: &World, table: &Table) -> usize {
     records.rows().filter(|record| record.event().is_ok_and(|event| event.op == "r")).count()
 }
 
-/// Whoever may connect may write messages. None of them stops the source, and none of what they say is in the log.
+/// Whoever may connect may write messages. None of them stops the source, and none of what they say is in the log: whatever
+/// a type may have against the text of a key.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_strangers_write_into_the_stream_is_ignored() {
     let accounts = workload::accounts();
-    let mut world = filled(std::slice::from_ref(&accounts), 50).await;
+    let full = "ALTER TABLE {table} REPLICA IDENTITY FULL";
+    let paths = Table::new("public.paths", &["path"], "path ltree, n int")
+        .before("CREATE EXTENSION IF NOT EXISTS ltree WITH SCHEMA public")
+        .after(full);
+    let docs = Table::new("public.docs", &["doc"], "doc json, n int").after(full);
+    let of_class = Table::new("public.of_class", &["class"], "class regclass PRIMARY KEY, n int");
+    let tables = [accounts.table().clone(), paths.clone(), docs, of_class.clone()];
+    let mut world = World::builder().tables(tables).start().await;
+    let client = world.source(Role::Superuser).await;
+    workload::fill(&client, world.seed, std::slice::from_ref(&accounts), 50).await.expect("the tables take rows");
+    world.in_source("INSERT INTO paths VALUES ('a.b', 1)").await;
+    let keys = toml::toml! {
+        "public.paths" = ["path"]
+        "public.docs" = ["doc"]
+    };
+    world.configuration.set("source.keys", keys);
     world.expect_log("a command was ignored");
     world.expect_log("keys that can name no row");
     let mut source = start(&mut world, Part::Source).await;
@@ -282,6 +337,13 @@ async fn what_strangers_write_into_the_stream_is_ignored() {
         format!(r#"keys/s4/{{{table},"keys":[{{"id":"secret"}},{{"id":99999999999999999999999}}]}}"#),
         format!(r#"range/s5/{{{table},"after":["secret"]}}"#),
         format!(r#"range/s6/{{{table},"after":["1","2"]}}"#),
+        format!(r#"range/s9/{{{table},"after":["3"],"upto":["3"]}}"#),
+        format!(r#"range/s10/{{{table},"after":["10"],"upto":["9"]}}"#),
+        r#"range/s11/{"schema":"public","table":"of_class","after":["secret"]}"#.to_owned(),
+        r#"keys/s12/{"schema":"public","table":"of_class","keys":[{"class":"secret"},{"class":"pg_class"}]}"#
+            .to_owned(),
+        r#"keys/s13/{"schema":"public","table":"paths","keys":[{"path":"secret..b"},{"path":"a.b"}]}"#.to_owned(),
+        r#"keys/s14/{"schema":"public","table":"docs","keys":[{"doc":"[]"}]}"#.to_owned(),
         r#"cancel/s7/{"load":"secret"}"#.to_owned(),
         format!("keys/s8/{}", "[".repeat(100_000)),
         // A load in place of what is there begins with a truncate.
@@ -296,6 +358,11 @@ async fn what_strangers_write_into_the_stream_is_ignored() {
     until_answered(&world, accounts.table(), &load[0], 1).await;
     until_loaded(&world, accounts.table()).await;
     assert_eq!(status(&world, accounts.table()).await.1, Vec::<String>::new(), "nothing is left open");
+    until_answered(&world, &paths, "s13", 1).await;
+    until_answered(&world, &of_class, "s12", 1).await;
+    let told = source.log().matches("a command was ignored").count();
+    assert_eq!(told, 12, "{}", source.log());
+    assert!(source.log().contains("a type without equality"), "{}", source.log());
     world.until_published().await;
     let is_truncate = |record: &Record| record.value.as_deref().is_some_and(|value| value.contains("truncate"));
     assert!(!world.topic(accounts.table()).await.0.iter().any(is_truncate), "nobody empties targets");

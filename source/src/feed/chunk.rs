@@ -1,5 +1,6 @@
 //! Loads: their first events, and chunks that meet their marker.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use schemas::event::{Control, LoadMode};
@@ -13,7 +14,7 @@ use super::{Feed, Known, Outbox, Outcome, Transaction, Urgency};
 use crate::Error;
 use crate::range::{self, Fit};
 use crate::relation::Relation;
-use crate::window::{Chunk, ChunkId, Part, RangesOf, Settled};
+use crate::window::{Chunk, ChunkId, Equality, Part, RangesOf, Settled};
 
 impl Feed {
     /// Begins the first load of `tables`, given with the rows that each is thought to hold: in front of everything else, at
@@ -101,8 +102,14 @@ impl Feed {
             }
             key
         };
-        let is_exact = relation.has_canonical_key();
-        let outcome = match self.windows.settle(id, known, is_exact, key_of) {
+        let told;
+        let equality = if relation.has_canonical_key() {
+            Equality::Canonical
+        } else {
+            told = self.told(id, &relation, key_of)?;
+            Equality::Told(&told)
+        };
+        let outcome = match self.windows.settle(id, known, equality, key_of) {
             None => return Ok(()),
             Some(Settled::Again(why)) => Outcome::Again(why),
             Some(Settled::Publish(chunk, _)) if self.is_stale(&chunk, oid) => {
@@ -116,6 +123,36 @@ impl Feed {
         self.outcomes.push((id, outcome));
         self.urgency = Urgency::Now;
         Ok(())
+    }
+
+    /// Whose keys those are that were touched while a list was read, as rows of its chunk, where only the server can say: another
+    /// text may be the same key. It is asked now, since the answer goes by types alone and not by what stands in the table.
+    fn told(
+        &mut self,
+        id: ChunkId,
+        relation: &Relation,
+        key_of: impl Fn(&Chunk, usize) -> Vec<u8>,
+    ) -> Result<HashMap<Box<[u8]>, Option<usize>>, Error> {
+        let Some(Part::List { keys, rows, .. }) = self.windows.chunk(id).map(|chunk| &chunk.part) else {
+            return Ok(HashMap::new());
+        };
+        let touched = self.windows.untold(id, key_of);
+        let touched: Vec<&str> = touched.into_iter().filter_map(|key| std::str::from_utf8(key).ok()).collect();
+        if touched.is_empty() {
+            return Ok(HashMap::new());
+        }
+        // All keys of a row are equal.
+        let listed = rows.iter().map(|row| row.keys.first().and_then(|key| keys.get(*key)).map_or("", String::as_str));
+        let listed: Vec<&str> = listed.collect();
+        let Some(same) = self.catalog.same_keys(relation, &listed, &touched)? else { return Ok(HashMap::new()) };
+        let mut told: HashMap<Box<[u8]>, Option<usize>> =
+            touched.iter().map(|key| (key.as_bytes().into(), None)).collect();
+        for (place, row) in same {
+            if let Some(key) = touched.get(place).filter(|_| row < listed.len()) {
+                told.insert(key.as_bytes().into(), Some(row));
+            }
+        }
+        Ok(told)
     }
 
     fn publish_chunk(

@@ -76,6 +76,8 @@ struct View {
     /// `None` when it was dropped.
     table: Option<watch::Table>,
     details: Details,
+    /// Whether the types of its key's columns have one.
+    has_equality: bool,
 }
 
 impl Default for View {
@@ -83,7 +85,7 @@ impl Default for View {
         let mut details = details();
         details.canonical.insert("name".into(), Canonical::Same);
         details.types.extend([20, 25]);
-        View { table: Some(watch::tests::users()), details }
+        View { table: Some(watch::tests::users()), details, has_equality: true }
     }
 }
 
@@ -100,6 +102,26 @@ impl Catalog for Server {
 
     fn are_keys(&mut self, _: u32, ends: &[&[String]]) -> Result<bool, Error> {
         Ok(ends.iter().all(|end| end.len() == 1 && end[0].parse::<i64>().is_ok()))
+    }
+
+    fn tells_keys_apart(&mut self, _: u32, _: &[String]) -> Result<bool, Error> {
+        Ok(self.shown.lock().expect("nobody panics with it").has_equality)
+    }
+
+    /// Numbers are equal however they are written.
+    fn same_keys(
+        &mut self,
+        _: &Relation,
+        listed: &[&str],
+        touched: &[&str],
+    ) -> Result<Option<Vec<(usize, usize)>>, Error> {
+        let number =
+            |key: &&str| Columns::decode(key.as_bytes()).expect("a key").get("id").flatten()?.parse::<f64>().ok();
+        let pairs = touched.iter().enumerate().flat_map(|(place, key)| {
+            let rows = listed.iter().enumerate().filter(move |(_, other)| number(other) == number(key));
+            rows.map(move |(row, _)| (place, row))
+        });
+        Ok(Some(pairs.collect()))
     }
 
     fn reselect(&mut self, row: &Reselect<'_>) -> Result<Reselected, Error> {

@@ -48,6 +48,8 @@ impl Session {
     ) -> Result<(Vec<Vec<String>>, Vec<String>), postgres::Error> {
         let failed = |cause| postgres::Error::statement(format!("look at a list of keys of {}", table.name), cause);
         let (mut groups, mut void, mut open) = (Vec::new(), Vec::new(), vec![keys]);
+        // Nothing but a key's own text can be at fault.
+        let mut is_sound = false;
         while let Some(part) = open.pop() {
             if let Some(query) = listed::groups(called, part) {
                 match self.client.query(&query, &[]).await.map_err(failed) {
@@ -57,8 +59,16 @@ impl Session {
                         groups.extend(rows.iter().map(group));
                         continue;
                     }
-                    Err(error) if listed::is_no_value(&error) => {}
+                    Err(error) if listed::may_be_of_keys(&error) => {}
                     Err(error) => return Err(error),
+                }
+                if let ([one], false) = (part, is_sound) {
+                    match self.client.query(&listed::bare(called, &listed::columns_of(one)), &[]).await.map_err(failed)
+                    {
+                        Ok(_) => is_sound = true,
+                        Err(error) if listed::is_no_key(&error) => {}
+                        Err(error) => return Err(error),
+                    }
                 }
             }
             match part {

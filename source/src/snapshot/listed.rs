@@ -8,6 +8,7 @@ use postgres::quote;
 use schemas::Columns;
 
 use crate::relation::Relation;
+use crate::sorted::Sorting;
 use crate::window::{Listed, Part};
 
 /// Which of the keys are equal: one row for each that differs from the others, with the numbers of those that are it. Fails
@@ -21,10 +22,50 @@ pub fn groups(table: &str, keys: &[String]) -> Option<String> {
     Some(format!("{asked} SELECT numbers FROM asked ORDER BY numbers"))
 }
 
-/// Fails if the server takes one of these for no value of its column: texts in the order in which `columns` name them.
-pub fn check(table: &str, columns: &[String], keys: &[&[String]]) -> String {
-    let literals = keys.iter().map(|texts| list(texts.iter().map(|text| quote::literal(text))));
-    format!("{} SELECT FROM asked LIMIT 0", asked(table, columns, literals.enumerate()))
+/// The same question without any key: what fails here is no key's fault.
+pub fn bare(table: &str, columns: &[String]) -> String {
+    format!("{} SELECT numbers FROM asked", asked(table, columns, std::iter::empty()))
+}
+
+/// The columns that a key names.
+pub fn columns_of(key: &str) -> Vec<String> {
+    let columns = Columns::decode(key.as_bytes()).unwrap_or_default();
+    columns.0.iter().map(|(name, _)| name.to_string()).collect()
+}
+
+/// One row if these can be the ends of a range: texts in the order of the key's columns, of two the second behind the first.
+/// Fails if the server takes one of them for no value of its column.
+pub fn check(table: &str, sorting: &Sorting, ends: &[&[String]]) -> String {
+    let names = list(sorting.0.iter().map(|(name, _)| quote::identifier(name)));
+    let literals = |texts: &[String]| list(texts.iter().map(|text| quote::literal(text)));
+    let rows = ends.iter().rev().map(|end| format!(" UNION ALL SELECT {}", literals(end)));
+    let rows = rows.collect::<String>();
+    let condition = match ends {
+        [after, _] => sorting.after(after),
+        _ => "true".to_owned(),
+    };
+    format!("SELECT true FROM (SELECT {names} FROM {table} WHERE false{rows}) ends ({names}) WHERE {condition} LIMIT 1")
+}
+
+/// Which of the `touched` keys are equal to one of the `listed`, by the key's own operators: pairs of their numbers. What is
+/// no key of the relation is equal to none.
+pub fn same(table: &str, relation: &Relation, listed: &[&str], touched: &[&str]) -> String {
+    let key = relation.key_names();
+    let own = list(key.iter().map(|name| quote::identifier(name)));
+    let names = list((0..key.len()).map(|i| format!("k{i}")));
+    let values = |keys: &[&str]| {
+        let rows = keys.iter().enumerate().filter_map(|(number, text)| Some((number, literals(text, &key)?)));
+        let rows = rows.map(|(number, row)| format!(" UNION ALL SELECT {number}, {row}")).collect::<String>();
+        format!("SELECT 0, {own} FROM {table} WHERE false{rows}")
+    };
+    let is_same = |(i, name): (usize, &String)| equal(relation, name, &format!("l.k{i}"), &format!("t.k{i}"));
+    let on = key.iter().enumerate().map(is_same).collect::<Vec<_>>().join(" AND ");
+    format!(
+        "WITH listed (number, {names}) AS ({}), touched (number, {names}) AS ({}) \
+         SELECT t.number, l.number FROM touched t JOIN listed l ON {on}",
+        values(listed),
+        values(touched),
+    )
 }
 
 /// One row for each key that differs from the others: the numbers of those that are it, whether the table has its row, and
@@ -40,9 +81,7 @@ pub fn select(relation: &Relation, only: &str, keys: &[String], filter: Option<&
         place.map_or_else(|| format!("r.{name}"), |i| format!("coalesce(r.{name}, a.k{i})"))
     };
     let is_same = |(i, name): (usize, &String)| {
-        let sorted = relation.sorting.0.iter().find(|(known, _)| known == name);
-        let equal = sorted.map_or_else(|| "=".to_owned(), |(_, sorted)| sorted.equal());
-        format!("r.{} {equal} a.k{i}", quote::identifier(name))
+        equal(relation, name, &format!("r.{}", quote::identifier(name)), &format!("a.k{i}"))
     };
     let columns = list(relation.columns.iter().map(column));
     let own = list(relation.columns.iter().map(|column| quote::identifier(&column.name)));
@@ -81,9 +120,27 @@ pub fn covered(keys: &[String], void: &[String], rows: Vec<Listed>) -> Part {
     Part::List { keys, void: void.to_vec(), rows }
 }
 
-/// Whether a text was no value of a column's type, or there is no such column.
-pub fn is_no_value(error: &postgres::Error) -> bool {
-    error.sqlstate().is_some_and(|code| code.starts_with("22") || code.starts_with("23") || code == "42703")
+/// Whether a statement may have failed by the keys that stand in it. Types refuse a text with codes of many classes, also such
+/// as speak of syntax or of missing tables, so only the question without keys tells.
+pub fn may_be_of_keys(error: &postgres::Error) -> bool {
+    error.sqlstate().is_some_and(|code| !postgres::sqlstate::is_of_circumstances(code))
+}
+
+/// Whether the question without keys fails by what the keys' columns are by now: gone, or of a type without equality.
+pub fn is_no_key(error: &postgres::Error) -> bool {
+    matches!(error.sqlstate(), Some("42703" | "42883"))
+}
+
+/// The condition that two values of a column of the key are equal. Where no index says by which operator, and the plain sign
+/// may mean another than the type's own or none, arrays are compared: they go by the type's.
+fn equal(relation: &Relation, name: &str, left: &str, right: &str) -> String {
+    let sorted = relation.sorting.0.iter().find(|(known, _)| known == name).map(|(_, sorted)| sorted);
+    let is_plain = relation.template.columns().iter().any(|column| column.name == name && column.canonical.is_some());
+    match sorted {
+        Some(sorted) if !sorted.is_of_text() => format!("{left} {} {right}", sorted.equal()),
+        _ if is_plain => format!("{left} = {right}"),
+        _ => format!("ARRAY[{left}] OPERATOR(pg_catalog.=) ARRAY[{right}]"),
+    }
 }
 
 /// Numbered rows of literals that have the types of these columns, and which of them are equal.
@@ -111,10 +168,12 @@ fn list(parts: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
     use crate::relation::Details;
     use crate::relation::tests::{details, users};
-    use crate::sorted::tests::foreign;
+    use crate::sorted::tests::{foreign, plain};
 
     #[test]
     fn each_key_has_one_row() {
@@ -165,7 +224,45 @@ mod tests {
         assert!(query.contains(values), "{query}");
         assert_eq!(groups("t", &[keys[0].clone(), r#"{"a":1}"#.to_owned()]), None);
         let columns = ["a", "b"].map(str::to_owned);
-        let texts = [["1", "x"], ["2", "y"]].map(|texts| texts.map(str::to_owned).to_vec());
-        assert!(check("t", &columns, &[&texts[0], &texts[1]]).contains(values));
+        assert_eq!(columns_of(&keys[0]), columns);
+        assert!(bare("t", &columns).contains(r#"AS (SELECT 0, "a", "b" FROM t WHERE false), asked"#));
+    }
+
+    #[test]
+    fn the_ends_of_a_range_are_compared_as_its_index_sorts() {
+        let sorting = Sorting(vec![("a".to_owned(), plain(1, "integer")), ("b".to_owned(), plain(2, "text"))]);
+        let [after, upto] = [["1", "x"], ["2", "y"]].map(|texts| texts.map(str::to_owned).to_vec());
+        assert_eq!(
+            check("t", &sorting, &[&after, &upto]),
+            concat!(
+                r#"SELECT true FROM (SELECT "a", "b" FROM t WHERE false UNION ALL SELECT '2', 'y' UNION ALL SELECT '1', 'x') "#,
+                r#"ends ("a", "b") WHERE ("a", "b") > ('1'::integer, 'x'::text) LIMIT 1"#
+            )
+        );
+        assert!(
+            check("t", &sorting, &[&upto])
+                .ends_with(r#"UNION ALL SELECT '2', 'y') ends ("a", "b") WHERE true LIMIT 1"#)
+        );
+    }
+
+    #[test]
+    fn keys_are_equal_by_the_operator_of_their_index_or_else_of_their_type() {
+        let keys = (&[r#"{"id":"a"}"#, r#"{"name":"b"}"#][..], &[r#"{"id":"c'"}"#][..]);
+        let same_by = |details: &Details| {
+            let relation = Relation::new(&users('d'), details, "", "").expect("it has a key");
+            same("t", &relation, keys.0, keys.1)
+        };
+        assert_eq!(
+            same_by(&Details { sorted: vec![foreign(1)], ..details() }),
+            concat!(
+                r#"WITH listed (number, k0) AS (SELECT 0, "id" FROM t WHERE false UNION ALL SELECT 0, 'a'), "#,
+                r#"touched (number, k0) AS (SELECT 0, "id" FROM t WHERE false UNION ALL SELECT 0, 'c''') "#,
+                "SELECT t.number, l.number FROM touched t JOIN listed l ON l.k0 OPERATOR(public.=) t.k0"
+            )
+        );
+        let unsorted = Details { sorted: Vec::new(), ..details() };
+        assert!(same_by(&unsorted).ends_with("l.k0 = t.k0"));
+        let foreign = Details { canonical: HashMap::new(), ..unsorted };
+        assert!(same_by(&foreign).ends_with("ARRAY[l.k0] OPERATOR(pg_catalog.=) ARRAY[t.k0]"));
     }
 }

@@ -101,7 +101,7 @@ impl Session {
             // Renamed while the lock was waited for, or altered since it was last looked at: looked up anew.
             Some("42P01" | "3F000") => Ok(Reading::Again("the table was renamed")),
             // Of another type since the keys were looked at.
-            _ if matches!(asked.part, Part::List { .. }) && listed::is_no_value(&failed) => {
+            _ if matches!(asked.part, Part::List { .. }) && listed::may_be_of_keys(&failed) => {
                 Ok(Reading::Again("a key's column was altered"))
             }
             Some("42703" | "42704") if was_known => Ok(Reading::Again("the table was altered")),

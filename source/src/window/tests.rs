@@ -28,7 +28,7 @@ fn key_of(chunk: &Chunk, row: usize) -> Vec<u8> {
 }
 
 fn settle(windows: &mut Windows, id: ChunkId) -> Option<Vec<Vec<String>>> {
-    match windows.settle(id, Some(fingerprint(&users('d'))), true, key_of)? {
+    match windows.settle(id, Some(fingerprint(&users('d'))), Equality::Canonical, key_of)? {
         Settled::Again(_) => None,
         Settled::Publish(chunk, keep) => {
             let text = |cell: &Cell<'_>| match cell {
@@ -90,7 +90,7 @@ fn a_chunk_of_another_shape_is_read_again_only_if_the_stream_moved() {
             windows.relation(7);
         }
         windows.fill(ID, chunk("80:80:", &[["1", "a", "x"]]));
-        let settled = windows.settle(ID, Some(Fingerprint(1)), true, key_of).expect("ours");
+        let settled = windows.settle(ID, Some(Fingerprint(1)), Equality::Canonical, key_of).expect("ours");
         assert_eq!(matches!(settled, Settled::Again(_)), related);
     }
 }
@@ -109,6 +109,6 @@ fn memory_is_bounded_by_giving_up_the_oldest_window() {
 fn a_foreign_marker_is_ignored() {
     let mut windows = Windows::new(1 << 20);
     windows.open(ID, 7, vec![]);
-    assert!(windows.settle(ID, None, true, key_of).is_none());
-    assert!(windows.settle(ChunkId(2), None, true, key_of).is_none());
+    assert!(windows.settle(ID, None, Equality::Canonical, key_of).is_none());
+    assert!(windows.settle(ChunkId(2), None, Equality::Canonical, key_of).is_none());
 }

@@ -244,6 +244,29 @@ fn each_key_of_a_list_has_one_answer_as_it_is_at_the_marker() {
     assert!(world.controls("load_begin").is_empty() && world.controls("load_end").is_empty());
 }
 
+/// Where keys have no canonical text the server says whose key a text is: its own, under another text, or a neighbour's.
+#[test]
+fn a_list_whose_keys_only_the_server_tells_apart_is_answered_though_others_are_written() {
+    let shown = Shown::default();
+    shown.lock().expect("nobody panics with it").details.canonical.remove("id");
+    let server = Server { reselected: Reselected::NotYet, too_early: 0, shown };
+    let mut world = World::on(server, state(), 100);
+    listed(&mut world);
+    let messages = [
+        (0, relation(&users('d'))),
+        (410, update(None, ["9", "another", "X"])),
+        (418, delete(b'K', [Some("1.0"), None, None])),
+        (426, insert(["3.0", "C", "z"])),
+    ];
+    world.transaction(75, 450, &messages);
+    meet_marker(&mut world, 600);
+    let answers: Vec<_> = answered(&world).into_iter().map(|(op, name, key)| (op, name.is_some(), key)).collect();
+    let answer = |op: &str, is_there, key: &str| (op.to_owned(), is_there, format!("{{\"id\":{key}}}"));
+    let expected = [answer("d", false, "1"), answer("r", true, "2"), answer("r", true, "3.0"), answer("d", false, "4")];
+    assert_eq!(answers, expected);
+    assert!(world.feed.state().load("k1").is_none());
+}
+
 #[test]
 fn a_row_that_the_stream_does_not_tell_whole_is_read_again() {
     let mut world = World::fresh();
