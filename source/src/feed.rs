@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemas::fingerprint::Fingerprint;
 use schemas::state::{Imprint, Sent};
@@ -16,6 +17,7 @@ use schemas::write::{self, Cell};
 use schemas::{Lsn, Position};
 
 use crate::Error;
+use crate::allowance::Allowance;
 use crate::columns::{self, Cut, Ruled};
 use crate::config::OnRewrite;
 use crate::history;
@@ -242,6 +244,10 @@ pub struct Feed {
     rounds: HashMap<String, u32>,
     /// Somebody wishes the configuration to be read again.
     asked_to_reread: bool,
+    /// How often that may be done, which says something in the log.
+    rereads: Allowance,
+    /// How many commands may be told of that are not followed.
+    refusals: Allowance,
     transaction: Option<Transaction>,
     /// The open transaction asks for a state record.
     beaten: bool,
@@ -313,6 +319,8 @@ impl Feed {
             orders: Vec::new(),
             rounds: HashMap::new(),
             asked_to_reread: false,
+            rereads: Allowance::default(),
+            refusals: Allowance::default(),
             transaction: None,
             unproven: VecDeque::new(),
             beaten: false,
@@ -369,9 +377,17 @@ impl Feed {
         std::mem::take(&mut self.orders)
     }
 
-    /// Whether the configuration is to be read again, now that the wish is committed.
+    /// Whether the configuration is to be read again, now that the wish is committed. Where it is wished for too often, one
+    /// look later on stands for many.
     pub fn take_reread(&mut self) -> bool {
-        std::mem::take(&mut self.asked_to_reread)
+        let is_time = self.asked_to_reread && self.rereads.take(self.clock());
+        self.asked_to_reread &= !is_time;
+        is_time
+    }
+
+    /// For allowances.
+    fn clock(&self) -> Duration {
+        Duration::from_millis(u64::try_from(self.now_ms).unwrap_or_default())
     }
 
     /// What this session has itself received, as of the records last taken: confirmable once these are committed.

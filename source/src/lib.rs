@@ -10,6 +10,7 @@
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
+mod allowance;
 pub mod ask;
 mod catalog;
 mod columns;

@@ -13,10 +13,15 @@ use schemas::{Columns, Position, TableName};
 use super::{Feed, Outbox, Transaction};
 use crate::Error;
 use crate::command::{Command, Malformed, Mode, Wish};
+use crate::range;
 use crate::snapshot::{self, Order, Task};
 
-/// The most refusals that wait to be told: whoever writes many is told of by the first ones.
-const TOLD_MAX: usize = 20;
+/// The most that keys may take, by [`weight`], which are listed and not answered. Anybody may write lists, and all of them are in
+/// memory and in the state, which is read whole at each start. Some 300,000 keys of a number or a UUID are less.
+const LISTED_BYTES_MAX: usize = 16 << 20;
+/// What a list takes beside its keys, and each key beside its text.
+const LIST_BYTES: usize = 1 << 10;
+const KEY_BYTES: usize = 32;
 
 /// Why a command is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -29,8 +34,16 @@ enum Refused {
     Table,
     #[error("a load of its table is under way: cancel that first, or wait for its end")]
     Loading,
-    #[error("its keys, or the ends of its range, are not made of the columns of the table's key")]
+    #[error(
+        "its keys, or the ends of its range, are not made of the columns of the table's key, or its range ends where it begins or before"
+    )]
     Key,
+    #[error(
+        "a column of its table's key has a type without equality, so nobody can say which row a key means: load the table instead"
+    )]
+    Unequal,
+    #[error("keys of {} MiB are listed already and not answered: wait until some are, or cancel their loads", LISTED_BYTES_MAX >> 20)]
+    Full,
     #[error("no such load is under way")]
     Load,
 }
@@ -105,8 +118,7 @@ impl Feed {
 
     /// Any user of the database may be behind it, so it must neither stop us nor fill the log.
     fn refuse(&mut self, refused: Refused, place: Position) {
-        let told = |remark: &&String| remark.starts_with(IGNORED);
-        if self.pending.remarks.iter().filter(told).count() < TOLD_MAX {
+        if self.refusals.take(self.clock()) {
             let xid = self.transaction.map_or(0, |transaction| transaction.xid());
             self.pending.remarks.push(format!("{IGNORED} at {} in transaction {xid}: {refused}", place.commit));
         }
@@ -156,7 +168,12 @@ impl Feed {
         // What lies outside of it counts as done.
         let below = range.after.map(|end| Range { after: None, upto: Some(end) });
         let above = range.upto.map(|end| Range { after: Some(end), upto: None });
-        let done = LoadTable { done: below.into_iter().chain(above).collect(), ..LoadTable::default() };
+        let mut done = LoadTable::default();
+        below.into_iter().chain(above).for_each(|part| range::add(&mut done.done, part));
+        // Nothing would ever be read for it, and so it would never end.
+        if range::is_all(&done.done) {
+            return Err(Refused::Key.into());
+        }
         self.begin_ordered(id, LoadMode::Merge, LoadKind::Range, vec![(oid, done)], place, outbox)?;
         Ok(())
     }
@@ -189,8 +206,14 @@ impl Feed {
         if !keys.iter().all(|key| is_key_of(key, &columns)) {
             return Err(Refused::Key.into());
         }
+        if !self.catalog.tells_keys_apart(oid, &columns)? {
+            return Err(Refused::Unequal.into());
+        }
         keys.sort_unstable();
         keys.dedup();
+        if self.listed_bytes() + weight(&keys) > LISTED_BYTES_MAX {
+            return Err(Refused::Full.into());
+        }
         self.act_at(place)?;
         let done = LoadTable { rows_estimated: keys.len() as u64, keys, ..LoadTable::default() };
         let load = Load { mode: LoadMode::Merge, tables: vec![oid], kind: Some(LoadKind::Keys), paused: false };
@@ -251,6 +274,13 @@ impl Feed {
         self.state.loads().any(|(_, load)| load.kind != Some(LoadKind::Keys) && load.tables.contains(&oid))
     }
 
+    /// What the lists take that are not answered.
+    fn listed_bytes(&self) -> usize {
+        let lists = self.state.loads().filter(|(_, load)| load.kind == Some(LoadKind::Keys));
+        let tables = lists.flat_map(|(id, load)| load.tables.iter().filter_map(|oid| self.state.load_table(id, *oid)));
+        tables.map(|table| weight(&table.keys)).sum()
+    }
+
     fn oid_of(&self, name: &TableName) -> Option<u32> {
         self.state.tables().find(|(_, table)| table.name == *name).map(|(oid, _)| oid)
     }
@@ -265,6 +295,11 @@ impl Feed {
 
 /// How a refusal begins.
 const IGNORED: &str = "a command was ignored that was written into the stream";
+
+/// What a list of keys takes, about.
+fn weight(keys: &[String]) -> usize {
+    LIST_BYTES + keys.iter().map(|key| KEY_BYTES + key.len()).sum::<usize>()
+}
 
 /// Whether the key is of exactly these columns.
 fn is_key_of(key: &str, columns: &[String]) -> bool {

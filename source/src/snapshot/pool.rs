@@ -27,6 +27,7 @@ use super::reader::{Attempt, Filled, Reader, Split, Tools};
 use super::shape::Shapes;
 use super::strain::Strain;
 use super::{Order, Settings, Task, Work};
+use crate::allowance::Allowance;
 use crate::catalog::Messages;
 use crate::feed::{Outcome, marker};
 use crate::session::{Input, Verdict};
@@ -69,6 +70,9 @@ pub struct Pool {
     pace: Pace,
     rate: Rate,
     progress: Progress,
+    begun: Instant,
+    /// How many lists may be told of whose keys name no row.
+    voids: Allowance,
     /// What the last look at the server showed; none before the first.
     server: Option<Strain>,
     messages: Arc<OnceCell<Messages>>,
@@ -100,6 +104,8 @@ impl Pool {
             pace: Pace::new(settings.chunk_bytes_max, rows_max),
             rate: Rate::new(settings.rows_per_second_max),
             progress: Progress::new(Instant::now()),
+            begun: Instant::now(),
+            voids: Allowance::default(),
             server: None,
             messages: Arc::default(),
             control: Arc::default(),
@@ -274,6 +280,7 @@ impl Pool {
         self.plan.covered(*claim, &filled.part, filled.rows as u64, filled.found.as_deref());
         if let Part::List { void, .. } = &filled.part
             && !void.is_empty()
+            && self.voids.take(now.saturating_duration_since(self.begun))
         {
             tracing::warn!(table = %table.name, keys = void.len(), "keys that can name no row of the table are not answered");
         }

@@ -95,6 +95,7 @@ fn what_cannot_be_followed_leaves_a_remark_and_nothing_else() {
         format!(r#"load/b/{{"tables":[{{{users}}}]}}"#),
         r#"load/b/{"tables":"secret"}"#.to_owned(),
         format!(r#"range/b/{{{users},"after":["secret"]}}"#),
+        format!(r#"range/b/{{{users},"after":["10"],"upto":["10"]}}"#),
         format!(r#"keys/b/{{{users},"keys":[{{"name":"secret"}}]}}"#),
         format!(r#"keys/b/{{{users},"keys":[{{"id":1,"name":"secret"}}]}}"#),
         r#"pause/b/{"load":"secret"}"#.to_owned(),
@@ -113,6 +114,54 @@ fn what_cannot_be_followed_leaves_a_remark_and_nothing_else() {
         world.command(10_000 + 100 * n, "load/b/");
     }
     assert!(world.feed.take_remarks().len() <= 20, "nobody fills the log");
+    for n in 0..1_000 {
+        world.command(200_000 + 100 * n, "load/b/");
+        assert!(world.feed.take_remarks().is_empty(), "nor bit by bit");
+    }
+}
+
+#[test]
+fn wishes_to_read_the_configuration_again_are_followed_a_few_times_and_then_later() {
+    let mut world = World::fresh();
+    let mut followed = 0;
+    for n in 0..100 {
+        world.command(400 + 100 * n, &format!("configuration/c{n}/{{}}"));
+        followed += u32::from(world.feed.take_reread());
+    }
+    assert_eq!(followed, crate::allowance::AT_ONCE_MAX);
+    world.feed.now_ms += 180_000;
+    assert!(world.feed.take_reread(), "the last of them stands for all that were not followed");
+    world.feed.now_ms += 180_000;
+    assert!(!world.feed.take_reread());
+}
+
+#[test]
+fn lists_are_taken_up_while_what_waits_for_an_answer_is_bounded() {
+    let mut world = World::fresh();
+    let list = |n: u64| {
+        let keys: Vec<String> = (0..1_000).map(|key| format!("{{\"id\":\"{n}{key}{}\"}}", "x".repeat(230))).collect();
+        format!(r#"keys/k{n}/{{"schema":"public","table":"users","keys":[{}]}}"#, keys.join(","))
+    };
+    (0..100).for_each(|n| world.command(400 + 100 * n, &list(n)));
+    let open = world.feed.state().loads().count();
+    assert!((40..70).contains(&open), "{open}");
+    let remarks = world.feed.take_remarks();
+    assert!(remarks[0].contains("listed already"), "{remarks:?}");
+    world.command(20_000, r#"cancel/c1/{"load":"k0"}"#);
+    world.command(20_100, &list(200));
+    assert_eq!(world.feed.state().loads().count(), open, "one has made room for another");
+}
+
+#[test]
+fn a_list_of_keys_without_equality_is_refused() {
+    let shown = Shown::default();
+    shown.lock().expect("nobody panics with it").has_equality = false;
+    let server = Server { reselected: Reselected::NotYet, too_early: 0, shown };
+    let mut world = World::on(server, state(), 100);
+    world.command(400, r#"keys/k1/{"schema":"public","table":"users","keys":[{"id":1}]}"#);
+    let remarks = world.feed.take_remarks();
+    assert!(remarks.len() == 1 && remarks[0].contains("without equality"), "{remarks:?}");
+    assert!(world.feed.state().load("k1").is_none() && world.orders().is_empty());
 }
 
 /// Anybody may have rows read; nobody empties tables, or ends what others have ordered, without the right to read the state.
