@@ -32,6 +32,10 @@ const PROPAGATION_TIMEOUT: Duration = Duration::from_secs(20);
 /// `MAX_RECORDS_PER_USER_OP`), and smaller ones are answered in time while the brokers make the partitions.
 const ENTRIES_MAX: usize = 2_000;
 
+/// Of how many topics the settings are asked for at a time: a broker needs about a millisecond for each, and a request that is
+/// not answered in time is asked again whole.
+const DESCRIBED_MAX: usize = 500;
+
 /// A topic that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
@@ -233,22 +237,22 @@ impl Admin {
     }
 
     async fn settings(&self, names: &[&str]) -> Result<HashMap<String, Settings>, Error> {
-        let operation = || format!("read the settings of the topics {}", listed(names));
-        let resources: Vec<_> = names.iter().map(|&name| ResourceSpecifier::Topic(name)).collect();
-        if resources.is_empty() {
-            return Ok(HashMap::new());
-        }
-        let answers = self.client.describe_configs(&resources, &patience()).await;
         let mut settings = HashMap::new();
-        for answer in answers.map_err(|error| self.failed(operation(), error.into()))? {
-            match answer {
-                Ok(resource) => {
-                    if let OwnedResourceSpecifier::Topic(name) = &resource.specifier {
-                        settings.insert(name.clone(), Settings::read(&resource));
+        for some in names.chunks(DESCRIBED_MAX) {
+            let operation = || format!("read the settings of the topics {}", listed(some));
+            let resources: Vec<_> = some.iter().map(|&name| ResourceSpecifier::Topic(name)).collect();
+            let answers = self.client.describe_configs(&resources, &patience()).await;
+            for answer in answers.map_err(|error| self.failed(operation(), error.into()))? {
+                match answer {
+                    Ok(resource) => {
+                        if let OwnedResourceSpecifier::Topic(name) = &resource.specifier {
+                            settings.insert(name.clone(), Settings::read(&resource));
+                        }
                     }
+                    // Gone between the two questions.
+                    Err(RDKafkaErrorCode::UnknownTopicOrPartition) => {}
+                    Err(code) => return Err(self.failed(operation(), Cause::of_code(code))),
                 }
-                Err(RDKafkaErrorCode::UnknownTopicOrPartition) => {}
-                Err(code) => return Err(self.failed(operation(), Cause::of_code(code))),
             }
         }
         Ok(settings)
