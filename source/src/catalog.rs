@@ -71,7 +71,8 @@ const NONDETERMINISTIC: &str = "
     WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped AND NOT l.collisdeterministic";
 
 /// The columns of the index that names a row, in the index's own order: the primary key's, unless another is the identity.
-/// With the operators of its operator class and with its collation, either of which can be another than the column's.
+/// With the operators and the family of its operator class, and with its collation, either of which can be another than the
+/// column's.
 const KEY_ORDER: &str = "
     SELECT a.attname::text, a.attnum, format_type(b.oid, -1),
            ARRAY(SELECT quote_ident(n.nspname) || '.' || o.oprname
@@ -81,8 +82,11 @@ const KEY_ORDER: &str = "
                  JOIN pg_namespace n ON n.oid = o.oprnamespace
                  WHERE x.oid = k.class AND s.amopstrategy BETWEEN 1 AND 5 ORDER BY s.amopstrategy),
            (SELECT quote_ident(n.nspname) || '.' || quote_ident(l.collname)
-            FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace
-            WHERE l.oid = k.collated AND l.oid <> a.attcollation)
+            FROM pg_collation l JOIN pg_namespace n ON n.oid = l.collnamespace WHERE l.oid = k.collated),
+           (SELECT quote_ident(n.nspname) || '.' || quote_ident(f.opfname)
+                   || CASE t.typtype WHEN 'p' THEN '(' || format_type(b.oid, -1) || ')' ELSE '' END
+            FROM pg_opclass x JOIN pg_opfamily f ON f.oid = x.opcfamily JOIN pg_namespace n ON n.oid = f.opfnamespace
+            JOIN pg_type t ON t.oid = x.opcintype WHERE x.oid = k.class)
     FROM pg_class c
     JOIN pg_index i ON i.indrelid = c.oid AND i.indimmediate
      AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
@@ -190,7 +194,8 @@ pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<(Vec<Str
             operation: "look up a table's key".into(),
             what: format!("an index with the operators {}", found.join(" ")),
         })?;
-        Ok((row.get(0), Sorted { number: row.get(1), cast: row.get(2), operators, collation: row.get(4) }))
+        let (number, cast, collation, family) = (row.get(1), row.get(2), row.get(4), row.get(5));
+        Ok((row.get(0), Sorted { number, cast, operators, family, collation }))
     };
     client.query(KEY_ORDER, &[&oid]).await.map_err(asked)?.into_iter().map(sorted).collect()
 }

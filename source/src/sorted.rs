@@ -14,7 +14,10 @@ pub struct Sorted {
     pub cast: String,
     /// The operators `<`, `<=`, `=`, `>=` and `>` of the index, with their schema.
     pub operators: [String; 5],
-    /// The collation of the index, where it is not the column's.
+    /// The family of the index's operators, and the type where it is one of those that are enums, arrays and the like: what tells
+    /// the order of this index from that of one over another type.
+    pub family: String,
+    /// The collation of the index, where its type has any. The column's own may become another one.
     pub collation: Option<String>,
 }
 
@@ -29,21 +32,24 @@ enum Sign {
 }
 
 impl Sorted {
-    /// A column that is sorted by the bytes of its text: an order that tells any two texts apart, and that no index has.
+    /// A column that is sorted by the bytes of its text, as COPY and the stream write it: an order that tells any two texts
+    /// apart, and that no index has.
     pub fn by_text() -> Sorted {
         Sorted {
             number: 0,
             cast: "text".to_owned(),
             operators: ["<", "<=", "=", ">=", ">"].map(|sign| format!("pg_catalog.{sign}")),
-            collation: None,
+            family: "pg_catalog.text_ops".to_owned(),
+            collation: Some("pg_catalog.\"C\"".to_owned()),
         }
     }
 
     /// What is compared and sorted, of the column `name`.
     pub fn expression(&self, name: &str) -> String {
         let name = quote::identifier(name);
+        // A cast to text is another one than what rows are written by: it trims char(n), and calls a boolean true instead of t.
+        let name = if self.is_of_text() { format!("pg_catalog.format('%s', {name})") } else { name };
         match &self.collation {
-            _ if self.is_of_text() => format!("{name}::text COLLATE \"C\""),
             Some(collation) => format!("{name} COLLATE {collation}"),
             None => name,
         }
@@ -66,9 +72,8 @@ impl Sorted {
 
     /// What tells this order from any other, of the same columns.
     pub fn describe(&self) -> String {
-        let operator = if self.is_plain() { String::new() } else { format!(":{}", self.operators[0]) };
         let collation = self.collation.as_ref().map(|collation| format!("@{collation}")).unwrap_or_default();
-        format!("{}{operator}{collation}", self.number)
+        format!("{}:{}{collation}", self.number, self.family)
     }
 
     /// Whether plain signs mean the operators of the index.
@@ -171,7 +176,7 @@ impl Sorting {
             0 => quote::identifier(name),
             _ => sorted.describe(),
         };
-        let what = if self.is_of_text() { "text" } else { "key" };
+        let what = if self.is_of_text() { "output" } else { "key" };
         format!("{what} {}", self.0.iter().map(column).collect::<Vec<_>>().join(" "))
     }
 }
@@ -182,13 +187,14 @@ pub(crate) mod tests {
 
     /// A column that an index of the type's own operators sorts.
     pub(crate) fn plain(number: i16, cast: &str) -> Sorted {
-        Sorted { number, cast: cast.to_owned(), ..Sorted::by_text() }
+        let family = format!("pg_catalog.{cast}_ops");
+        Sorted { number, cast: cast.to_owned(), family, collation: None, ..Sorted::by_text() }
     }
 
     /// A column of an extension's type.
     pub(crate) fn foreign(number: i16) -> Sorted {
         let operators = ["<", "<=", "=", ">=", ">"].map(|sign| format!("public.{sign}"));
-        Sorted { number, cast: "public.citext".into(), operators, collation: None }
+        Sorted { number, cast: "public.citext".into(), operators, family: "public.citext_ops".into(), collation: None }
     }
 
     fn order(columns: &[(&str, Sorted)]) -> Sorting {
@@ -210,7 +216,17 @@ pub(crate) mod tests {
             key.after(&texts(&["1", "it's"])),
             r#"("a", "b" COLLATE pg_catalog."C") > ('1'::integer, 'it''s'::text)"#
         );
-        assert_eq!(key.describe(), r#"key 1 2@pg_catalog."C""#);
+        assert_eq!(key.describe(), r#"key 1:pg_catalog.integer_ops 2:pg_catalog.text_ops@pg_catalog."C""#);
+    }
+
+    #[test]
+    fn another_type_or_collation_is_another_order() {
+        let text = plain(1, "text");
+        let collated = |name: &str| Sorted { collation: Some(format!("pg_catalog.{name}")), ..text.clone() };
+        let orders = [text.clone(), collated("\"C\""), collated("\"default\""), plain(1, "integer"), foreign(1)];
+        for (n, one) in orders.iter().enumerate() {
+            assert!(orders[n + 1..].iter().all(|other| one.describe() != other.describe()), "{}", one.describe());
+        }
     }
 
     #[test]
@@ -226,14 +242,15 @@ pub(crate) mod tests {
             r#"SELECT "a", "b" FROM t WHERE ("a" OPERATOR(public.<=) 'x'::public.citext AND ("a" OPERATOR(public.<) 'x'::public.citext OR "b" OPERATOR(pg_catalog.<) '1'::integer)) ORDER BY "a" USING OPERATOR(public.>), "b" DESC LIMIT 1"#
         );
         assert_eq!(order(&[("a", foreign(1))]).after(&texts(&["x"])), r#""a" OPERATOR(public.>) 'x'::public.citext"#);
-        assert_eq!(key.describe(), "key 1:public.< 3");
+        assert_eq!(key.describe(), "key 1:public.citext_ops 3:pg_catalog.integer_ops");
     }
 
     #[test]
     fn without_an_index_the_bytes_of_the_text_are_the_order() {
         let key = order(&[("a", Sorted::by_text())]);
-        assert_eq!(key.after(&texts(&["x"])), r#"("a"::text COLLATE "C") > ('x'::text)"#);
-        assert_eq!(key.0[0].1.equals("a", "x"), r#""a"::text COLLATE "C" OPERATOR(pg_catalog.=) 'x'::text"#);
-        assert_eq!(key.describe(), r#"text "a""#);
+        let expression = r#"pg_catalog.format('%s', "a") COLLATE pg_catalog."C""#;
+        assert_eq!(key.after(&texts(&["x"])), format!("({expression}) > ('x'::text)"));
+        assert_eq!(key.0[0].1.equals("a", "x"), format!("{expression} OPERATOR(pg_catalog.=) 'x'::text"));
+        assert_eq!(key.describe(), r#"output "a""#);
     }
 }

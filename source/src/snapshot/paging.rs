@@ -216,10 +216,10 @@ mod tests {
     #[test]
     fn a_key_without_an_index_is_read_by_place_unless_it_has_none_or_was_begun_by_key() {
         let by = |relation: &Relation, facts| Paging::new(relation, facts).describe();
-        assert_eq!(by(&indexed(), FACTS), "key 1");
+        assert_eq!(by(&indexed(), FACTS), "key 1:pg_catalog.bigint_ops");
         assert_eq!(by(&named(), FACTS), "file 7");
         assert_eq!(by(&named(), Facts { known: Some("file 6"), ..FACTS }), "file 7");
-        let by_text = r#"text "name" "bio""#;
+        let by_text = r#"output "name" "bio""#;
         assert_eq!(by(&named(), Facts { file: None, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { is_bounded: true, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { known: Some(by_text), ..FACTS }), by_text);

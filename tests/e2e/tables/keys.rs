@@ -209,6 +209,39 @@ async fn fill(world: &World, kinds: &[&'static Kind]) {
     }
 }
 
+/// The column of the key gets another collation while it is loaded, and its index with it: what was read is the beginning of another
+/// order than what is to be read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_load_begins_anew_when_its_key_gets_another_collation() {
+    let table = Table::new("public.letters", &["k"], "k text PRIMARY KEY, note text");
+    let mut world = World::builder().table(table.clone()).start().await;
+    let source = world.source(Role::Superuser).await;
+    let has_icu = "SELECT EXISTS (SELECT FROM pg_collation WHERE collprovider = 'i')";
+    if !source.query_one(has_icu, &[]).await.expect("it answers").get::<_, bool>(0) {
+        return world.finish().await;
+    }
+    world
+        .in_source(
+            "CREATE COLLATION as_read (provider = icu, locale = 'und'); ALTER TABLE letters ALTER k TYPE text COLLATE as_read;
+             INSERT INTO letters SELECT CASE WHEN i <= 1500 THEN 'a' ELSE 'B' END || i, 'old' FROM generate_series(1, 2000) i",
+        )
+        .await;
+    world.configuration.set("source.chunk_rows_max", 100).set("source.snapshot_rows_per_second_max", 300);
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world
+        .until("some rows are read", WITHIN, async || {
+            let found = world.topic(&table).await.rows().count();
+            if found >= 300 { Ok(()) } else { Err(format!("{found} rows")) }
+        })
+        .await;
+    // By bytes all of what begins with B comes before what was read.
+    world.in_source("ALTER TABLE letters ALTER k TYPE text COLLATE \"C\"").await;
+    run.logs("its load begins anew", WITHIN).await.expect("the order is another one");
+    run.logs("loaded table=public.letters", WITHIN).await.expect("the load ends");
+    world.ends_equal(run).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_of_every_kind_are_copied_exactly_in_small_chunks() {
     let mut world = World::builder().partitions(1).without_publication().start().await;
