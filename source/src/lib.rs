@@ -30,6 +30,7 @@ mod listing;
 mod lists;
 mod lockers;
 mod pgoutput;
+mod published;
 mod range;
 mod recent;
 mod relation;

@@ -15,32 +15,28 @@ use super::{Settings, Target};
 use crate::columns::{Cut, Ruled};
 use crate::relation::{Relation, fingerprint};
 use crate::visibility::Snapshot;
-use crate::{Error, catalog, pgoutput};
+use crate::{Error, catalog, pgoutput, published};
 
-/// How a table is published, the snapshot that a chunk of it is read by, and whether the name that was locked is its own.
+/// How a table is published, the snapshot that a chunk of it is read by, and whether the name that was locked is its own. What
+/// stands in braces is of [`published`]; no table is opened for it but the one that is locked.
 const QUESTION: &str = "
     SELECT pg_current_snapshot()::text, to_regclass($3)::oid IS NOT DISTINCT FROM c.oid, pg_relation_filenode(c.oid),
-           n.nspname::text, c.relname::text, c.relreplident::text, p.filter, p.is_published,
+           n.nspname::text, c.relname::text, c.relreplident::text, {filter},
+           {is_published} AND (p.pubviaroot OR c.relkind <> 'p') AND c.relpersistence = 'p',
            a.names, a.types, a.modifiers, a.keys,
            (SELECT i.indexrelid FROM pg_index i
             WHERE i.indrelid = c.oid AND i.indimmediate
               AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END)
     FROM pg_class c
-    JOIN pg_namespace n ON n.oid = c.relnamespace";
-
-/// From 15 on the publication says which rows and columns it carries; from 18 on generated columns can be among them.
-const PUBLISHED_15: &str = "
-    LEFT JOIN LATERAL (
-        SELECT true AS is_published, p.rowfilter AS filter, p.attnames AS columns FROM pg_publication_tables p
-        WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname) p ON true";
-const COLUMN_15: &str =
-    "(a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000) AND a.attname = ANY (p.columns)";
-
-const PUBLISHED_14: &str = "
-    LEFT JOIN LATERAL (
-        SELECT true AS is_published, NULL::text AS filter FROM pg_publication_tables p
-        WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname) p ON true";
-const COLUMN_14: &str = "a.attgenerated = ''";
+    JOIN pg_namespace n ON n.oid = c.relnamespace{joins}
+    CROSS JOIN LATERAL (
+        SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{}') AS names,
+               coalesce(array_agg(a.atttypid ORDER BY a.attnum), '{}') AS types,
+               coalesce(array_agg(a.atttypmod ORDER BY a.attnum), '{}') AS modifiers,
+               coalesce(array_agg({is_key} ORDER BY a.attnum), '{}') AS keys
+        FROM pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {carried}) a
+    WHERE c.oid = $1";
 
 /// A table as a chunk of it is read.
 pub struct Shape {
@@ -81,6 +77,15 @@ pub enum Answer {
     Unpublished,
 }
 
+fn question(version: u32) -> String {
+    QUESTION
+        .replace("{joins}", &published::joins(version))
+        .replace("{filter}", &published::filter(version))
+        .replace("{is_published}", published::IS_PUBLISHED)
+        .replace("{carried}", published::carried(version))
+        .replace("{is_key}", catalog::IS_KEY)
+}
+
 /// The question, prepared on one connection.
 pub struct Question {
     statement: Statement,
@@ -90,22 +95,7 @@ pub struct Question {
 impl Question {
     /// Prepares it for a server of this version.
     pub async fn prepare(client: &Client, settings: &Settings) -> Result<Question, Error> {
-        let (published, column) = match settings.version {
-            150_000.. => (PUBLISHED_15, COLUMN_15),
-            _ => (PUBLISHED_14, COLUMN_14),
-        };
-        let of_columns = format!(
-            "CROSS JOIN LATERAL (
-                SELECT coalesce(array_agg(a.attname::text ORDER BY a.attnum), '{{}}') AS names,
-                       coalesce(array_agg(a.atttypid ORDER BY a.attnum), '{{}}') AS types,
-                       coalesce(array_agg(a.atttypmod ORDER BY a.attnum), '{{}}') AS modifiers,
-                       coalesce(array_agg({is_key} ORDER BY a.attnum), '{{}}') AS keys
-                FROM pg_attribute a
-                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {column}) a
-             WHERE c.oid = $1",
-            is_key = catalog::IS_KEY,
-        );
-        let prepared = client.prepare(&format!("{QUESTION}{published} {of_columns}")).await;
+        let prepared = client.prepare(&question(settings.version)).await;
         let statement = prepared.map_err(|cause| postgres::Error::statement("prepare to read chunks", cause))?;
         Ok(Question { statement, publication: settings.publication.clone() })
     }
@@ -116,7 +106,7 @@ impl Question {
         let parameters: [&(dyn ToSql + Sync); 3] = [&table.oid, &self.publication, &called];
         let row = client.query_opt(&self.statement, &parameters).await.map_err(failed)?;
         let Some(row) = row.filter(|row| row.get(1)) else { return Ok(Answer::Renamed) };
-        if row.get::<_, Option<bool>>(7).is_none() {
+        if !row.get::<_, bool>(7) {
             return Ok(Answer::Unpublished);
         }
         Ok(Answer::Told(Told::read(&row, table.oid), catalog::parse_snapshot(row.get(0))?))

@@ -9,6 +9,7 @@ use schemas::state::{Imprint, ImprintColumn, ImprintFile, ImprintLabel};
 
 use super::{Brought, File, Publication, Seen, Table};
 use crate::keys::Named;
+use crate::published;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -33,27 +34,15 @@ const PUBLICATION: &str = "
            CASE WHEN pg_is_in_recovery() THEN '0/0' ELSE pg_current_wal_insert_lsn() END::text
     FROM (VALUES ($1::text)) v (name) LEFT JOIN pg_publication p ON p.pubname = v.name";
 
-/// `{carried}`: which columns the publication carries, `{schema}`: its entry for the table's schema.
-///
-/// From the catalog's tables alone: `pg_get_publication_tables` locks each table of the publication, and so would have the
-/// stream wait for as long as anybody alters any of them.
+/// What stands in braces is of [`published`].
 const TABLES: &str = "
     SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p', c.relpersistence = 'p', c.relreplident::text,
-           c.relnatts, greatest(c.reltuples, 0)::int8, p.oid IS NOT NULL AND CASE WHEN p.pubviaroot THEN NOT u.above AND u.itself ELSE u.above OR u.itself END, coalesce(p.oid, 0),
+           c.relnatts, greatest(c.reltuples, 0)::int8, {is_published}, coalesce(p.oid, 0),
            coalesce(r.oid, {schema}),
            k.keys, k.named, a.numbers, a.names, a.types, a.bases, a.modifiers, a.rows, a.given, a.defaulted,
            l.enums, l.labels, l.texts
     FROM pg_class c
-    JOIN pg_namespace n ON n.oid = c.relnamespace
-    LEFT JOIN pg_publication p ON p.pubname = $2
-    LEFT JOIN pg_publication_rel r ON r.prpubid = p.oid AND r.prrelid = c.oid
-    CROSS JOIN LATERAL (
-        SELECT coalesce(p.puballtables, false) OR r.oid IS NOT NULL OR {schema} IS NOT NULL AS itself,
-               c.relispartition AND EXISTS (
-                   SELECT FROM pg_partition_ancestors(c.oid) x (oid) JOIN pg_class c ON c.oid = x.oid
-                   WHERE x.oid <> r.own AND (p.puballtables OR {schema} IS NOT NULL
-                         OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = x.oid))) AS above
-        FROM (SELECT r.oid, c.oid AS own) r) u
+    JOIN pg_namespace n ON n.oid = c.relnamespace{joins}
     CROSS JOIN LATERAL (
         SELECT array_agg(array_to_string((i.indkey::int2[])[0:i.indnkeyatts - 1], ',') ORDER BY i.named DESC, i.indexrelid) AS keys,
                coalesce(bool_or(i.named), false) AS named
@@ -146,17 +135,11 @@ fn publication_of(row: &Row) -> Option<Publication> {
 }
 
 fn tables_query(version: u32) -> String {
-    let (carried, schema) = if version >= 150_000 {
-        (
-            // Generated columns that are stored, and a publication for them: from 18 on.
-            "CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR (a.attgenerated = 's' AND to_jsonb(p) ->> 'pubgencols' = 's')
-                  ELSE a.attnum = ANY (r.prattrs::int2[]) END",
-            "(SELECT s.oid FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = c.relnamespace)",
-        )
-    } else {
-        ("a.attgenerated = ''", "NULL::oid")
-    };
-    TABLES.replace("{carried}", carried).replace("{schema}", schema)
+    TABLES
+        .replace("{joins}", &published::joins(version))
+        .replace("{is_published}", published::IS_PUBLISHED)
+        .replace("{carried}", published::carried(version))
+        .replace("{schema}", published::schema(version))
 }
 
 fn table_of(row: &Row) -> Table {
