@@ -68,9 +68,12 @@ impl Paging {
     pub fn settings(&self) -> Option<&'static str> {
         match self {
             Paging::Key { .. } => None,
-            // A scan that joins one that is under way begins in the middle, and one of several processes comes in any order.
+            // A scan that joins one that is under way begins in the middle, one of several processes comes in any order, and
+            // one of an index that answers the publication's condition in the index's. Of an index's bitmap the rows come as
+            // they lie.
             Paging::Pages { .. } => Some(
-                "SET LOCAL enable_seqscan = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0",
+                "SET LOCAL enable_seqscan = off; SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0; \
+                 SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off; SET LOCAL enable_tidscan = on",
             ),
         }
     }
