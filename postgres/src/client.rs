@@ -33,6 +33,20 @@ pub async fn connect_at(config: &Config, purpose: &str) -> Result<(Client, Confi
     .await
 }
 
+/// Has the server give up what `client` waits for there. `config` leads to that server and to no other. When the server
+/// hears of it is its own affair: a statement that ends before by itself leaves the cancel to the next one.
+pub async fn cancel(config: &Config, client: &Client) -> Result<(), Error> {
+    let deadline = Deadline::of(config);
+    let stream = Stream::open(config, deadline).await?;
+    let token = client.cancel_token();
+    let sent = if stream.is_tls() {
+        token.cancel_query_raw(stream, Done).await
+    } else {
+        token.cancel_query_raw(stream, NoTls).await
+    };
+    sent.map_err(|cause| Error::statement(format!("cancel a statement at {config}"), cause))
+}
+
 async fn login(config: &Config, purpose: &str, stream: Stream) -> Result<Client, Error> {
     let mut options = tokio_postgres::Config::new();
     options

@@ -17,7 +17,7 @@ mod hosts;
 mod tls;
 mod transport;
 
-pub use client::{connect, connect_at};
+pub use client::{cancel, connect, connect_at};
 pub use config::Config;
 pub use error::{Error, ServerError};
 pub use replication::{Frame, Replication};

@@ -416,6 +416,11 @@ impl Feed {
         self.windows.open(id, oid, self.recent.xids().collect());
     }
 
+    /// The transactions that a chunk has to see whose window is opened now.
+    pub fn to_be_seen(&self) -> Vec<u32> {
+        self.recent.xids().collect()
+    }
+
     /// A reader is about to read rows of a table by a list of keys.
     pub fn open_list(&mut self, id: ChunkId, oid: u32) {
         self.windows.open_list(id, oid, self.recent.xids().collect());

@@ -64,8 +64,8 @@ pub enum Input {
         oid: u32,
         /// Whether it is of a list of keys.
         is_list: bool,
-        /// Answered when touches are kept.
-        opened: oneshot::Sender<()>,
+        /// Answered when touches are kept, with the transactions that were streamed and are not known to be visible.
+        opened: oneshot::Sender<Vec<u32>>,
         /// Answered when the chunk is committed, or must be read again.
         settled: oneshot::Sender<Verdict>,
     },

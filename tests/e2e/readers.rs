@@ -137,10 +137,14 @@ async fn several_readers_share_a_table_and_a_kill_costs_open_chunks_alone() {
     world.finish().await;
 }
 
-/// A load gives way to others' work, streaming does not; and connections go when there is nothing to read any more.
+/// A load gives way to others' work, streaming does not; and connections go when there is nothing to read any more. A table that
+/// others hold, or that may not be read, waits for itself alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_load_waits_while_the_server_has_much_to_do_and_the_stream_goes_on() {
-    let mut world = World::builder().table(names()).own_source().start().await;
+    let held = Table::new("public.held", &["id"], "id int PRIMARY KEY");
+    let refused = Table::new("public.refused", &["id"], "id int PRIMARY KEY");
+    let mut world = World::builder().table(held).table(refused).table(names()).own_source().start().await;
+    world.expect_log("permission denied for table refused");
     world.configuration.set("source.snapshot_active_backends_max", 2);
     fill(&world).await;
     world.in_source(&format!("GRANT pg_monitor TO {}", Role::Source.name())).await;
@@ -165,12 +169,23 @@ async fn a_load_waits_while_the_server_has_much_to_do_and_the_stream_goes_on() {
             if found { Ok(()) } else { Err(source.tail()) }
         })
         .await;
+    let holder = world.source(Role::Superuser).await;
+    holder.batch_execute("BEGIN; LOCK TABLE held IN ACCESS EXCLUSIVE MODE").await.expect("nobody reads it");
+    let role = Role::Source.name();
+    world.in_source(&format!("INSERT INTO refused VALUES (1); REVOKE SELECT ON refused FROM {role}")).await;
     for (cancel, sleeper) in busy {
         cancel.cancel_query(tokio_postgres::NoTls).await.expect("the server takes the cancel");
         sleeper.await.expect("it does not panic").expect_err("its statement was cancelled");
     }
     source.logs("loaded table=public.names", LOADED_WITHIN).await.expect("the load goes on");
+    source.logs("permission denied for table refused", READY_WITHIN).await.expect("it says which table waits and why");
+    assert!(!source.log().contains("loaded table=public.held"), "it is locked");
+    world.in_source(&format!("GRANT SELECT ON refused TO {role}")).await;
+    holder.batch_execute("COMMIT").await.expect("it lets go");
     world.until_published().await;
+    for table in ["held", "refused"] {
+        source.logs(&format!("loaded table=public.{table}"), READY_WITHIN).await.expect("it is read after all");
+    }
     let database = world.source(Role::Superuser).await;
     world
         .until("the readers let their connections go", READY_WITHIN, async || {

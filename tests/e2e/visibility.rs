@@ -66,8 +66,12 @@ async fn confirmed(world: &World, server: &Postgres) -> u64 {
 /// goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_invisible_is_confirmed_while_the_synchronous_standby_is_away() {
-    let mut world = World::builder().table(documents()).own_source().start().await;
+    let many = Table::new("public.many", &["id"], "id int PRIMARY KEY");
+    let mut world = World::builder().table(documents()).table(many).own_source().start().await;
     world.expect_log("not visible yet");
+    // A load that is under way when the standby goes.
+    world.configuration.set("source.chunk_rows_max", 20).set("source.snapshot_rows_per_second_max", 40);
+    world.in_source("INSERT INTO many SELECT generate_series(1, 1000)").await;
     world.in_source("ALTER TABLE documents ALTER body SET STORAGE EXTERNAL").await;
     world.in_source("INSERT INTO documents SELECT 1, repeat('long ', 10000)").await;
     let primary = world.own_source.take().expect("the test has its own");
@@ -90,6 +94,8 @@ async fn nothing_invisible_is_confirmed_while_the_synchronous_standby_is_away() 
     let (invisible, _) = third_key.expect("it is published").places().expect("it has a position");
     let told = confirmed(&world, &primary).await;
     assert!(told <= invisible, "{told:X} was confirmed, and the commit at {invisible:X} is not visible");
+    // No chunk is worth anything now, and so none is read.
+    source.logs("the stream has brought a transaction that nobody is shown yet", WITHIN).await.expect("it waits");
 
     // A restart is sent all that is not visible again, and forgets nothing of the rule.
     source.stop().await.expect("it ends");

@@ -283,7 +283,7 @@ impl Loop {
                 self.waiting.insert(id, settled);
                 self.tell_windows();
                 // A reader that is gone opens no chunk.
-                let _ = opened.send(());
+                let _ = opened.send(self.feed.to_be_seen());
             }
             Input::Filled { id, chunk } => {
                 if !self.feed.fill_window(id, *chunk) {

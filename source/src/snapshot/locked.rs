@@ -5,12 +5,14 @@
 //!
 //! I/O only. Knows nothing of windows and markers.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
-use postgres::tokio_postgres::Client;
+use postgres::tokio_postgres::error::SqlState;
+use postgres::tokio_postgres::{self, Client, CopyOutStream};
 use schemas::state::Range;
 
 use super::paging::{Paging, Place};
@@ -36,20 +38,38 @@ pub struct Asked<'a> {
     pub rows_max: usize,
     /// Whether it is asked first where a chunk of so many rows ends, for others to go on behind it.
     pub is_shared: bool,
+    /// Transactions that the stream has brought: without one of them the chunk would be worth nothing.
+    pub before: &'a [u32],
+}
+
+/// Rows as they came.
+pub struct Copied {
+    /// What was read.
+    pub chunk: Box<Chunk>,
+    /// How many rows were looked at for it, whether or not the publication has them.
+    pub searched: usize,
+    /// How long the COPY took.
+    pub took: Duration,
 }
 
 /// What came of it.
 pub enum Reading {
-    /// Rows, and how long the COPY of them took.
-    Read(Box<Chunk>, Duration),
+    /// Rows.
+    Read(Copied),
     /// What was done, in key order.
     Ordered(Vec<Range>),
     /// The table is told into ranges otherwise by now, and by what: those that are to be read mean nothing any more.
     Elsewhere(String),
     /// Something was not as it was a moment before: at once again.
     Again(&'static str),
+    /// A transaction that the stream has brought is not visible yet.
+    Unseen,
+    /// These are more rows by their keys than a chunk takes.
+    Full,
     /// Others hold the table.
     Locked,
+    /// The server does not let us read this table, or cannot read it.
+    Refused(postgres::Error),
     /// A statement took too long.
     Slow,
     /// The publication does not have the table.
@@ -61,16 +81,25 @@ pub enum Reading {
 /// A connection, and the question prepared on it.
 pub struct Session {
     pub(super) client: Client,
+    /// The server that the client is connected to, and no other.
+    at: postgres::Config,
     question: Question,
     shapes: Shapes,
     settings: Settings,
+    is_spent: AtomicBool,
 }
 
 impl Session {
     /// Over a connection that has no other user.
-    pub async fn new(client: Client, shapes: Shapes, settings: Settings) -> Result<Session, Error> {
+    pub async fn new(shapes: Shapes, settings: Settings) -> Result<Session, Error> {
+        let (client, at) = postgres::connect_at(&settings.postgres, "snapshot").await?;
         let question = Question::prepare(&client, &settings).await?;
-        Ok(Session { client, question, shapes, settings })
+        Ok(Session { client, at, question, shapes, settings, is_spent: AtomicBool::new(false) })
+    }
+
+    /// Whether a cancel may still be on its way to what comes next on this connection.
+    pub fn is_spent(&self) -> bool {
+        self.is_spent.load(Ordering::Relaxed)
     }
 
     /// Reads a chunk in a transaction of its own. `split` is told where the chunk ends, as soon as that is known.
@@ -105,8 +134,10 @@ impl Session {
                 Ok(Reading::Again("a key's column was altered"))
             }
             Some("42703" | "42704") if was_known => Ok(Reading::Again("the table was altered")),
-            Some("55P03") => Ok(Reading::Locked),
+            // In a deadlock, too, somebody else holds what we wait for.
+            Some("55P03" | "40P01") => Ok(Reading::Locked),
             Some("57014") => Ok(Reading::Slow),
+            _ if is_refusal(&failed) => Ok(Reading::Refused(failed)),
             _ => Err(failed.into()),
         }
     }
@@ -142,6 +173,10 @@ impl Session {
                 return Ok(Reading::Again("the table was renamed"));
             }
         };
+        // What is invisible now stays so for this snapshot: the rows need not be read.
+        if asked.before.iter().any(|xid| !snapshot.sees(*xid)) {
+            return Ok(Reading::Unseen);
+        }
         let shape = match known.filter(|shape| shape.fits(&told)) {
             Some(shape) => shape,
             None => {
@@ -164,17 +199,19 @@ impl Session {
             }
         }
         let upto = self.boundary(asked, &shape, &paging).await?;
-        if let Some(upto) = &upto {
+        // A page is more than a chunk takes, as a rule: it ends before.
+        if let Some(upto) = upto.as_ref().filter(|_| asked.is_shared && !paging.has_places()) {
             split(upto.clone());
         }
         self.copy(asked, &shape, &paging, snapshot, upto).await
     }
 
-    /// The key at which a chunk of a range ends, if it does not reach to the end of it.
+    /// Where a chunk of a range ends, if it does not reach to the end of it.
     async fn boundary(&self, asked: &Asked<'_>, shape: &Shape, paging: &Paging) -> Result<Option<Vec<String>>, Error> {
         let Part::Range(range) = asked.part else { return Ok(None) };
         let query = paging.boundary(&shape.described, shape.told().only(), range, asked.rows_max);
-        let Some(query) = query.filter(|_| asked.is_shared) else { return Ok(None) };
+        let is_needed = asked.is_shared || paging.needs_boundary(shape.told().filter.as_deref());
+        let Some(query) = query.filter(|_| is_needed) else { return Ok(None) };
         let answer = self.client.simple_query(&query).await.map_err(|cause| self.failed(asked.table, cause))?;
         Ok(texts(&answer).next())
     }
@@ -211,6 +248,7 @@ impl Session {
     ) -> Result<Reading, Error> {
         let failed = |cause| self.failed(asked.table, cause);
         let (described, only, filter) = (&shape.described, shape.told().only(), shape.told().filter.as_deref());
+        let is_bounded = upto.is_some();
         let part = match asked.part {
             Part::Range(range) => Part::Range(Range { after: range.after.clone(), upto: upto.or(range.upto.clone()) }),
             keys => keys.clone(),
@@ -225,11 +263,18 @@ impl Session {
         let mut rows = Rows::new(columns);
         let mut buffer = Vec::new();
         let (mut full, mut found, mut place) = (false, Vec::new(), None);
+        let mut forgotten = 0;
         let mut lines = pin!(self.client.copy_out(&format!("COPY ({query}) TO STDOUT")).await.map_err(failed)?);
         while let Some(line) = lines.try_next().await.map_err(failed)? {
-            // What is over budget is read and forgotten: the next chunk begins with it.
-            full = full || (rows.bytes() >= self.settings.chunk_bytes_max && !matches!(part, Part::Keys(_)));
-            if !full {
+            // What is over budget is forgotten: the next chunk begins with it. Where that is much it is not even read.
+            full = full || (rows.bytes() >= self.settings.chunk_bytes_max && can_be_less(&part));
+            if full {
+                forgotten += line.len();
+                if forgotten > self.settings.chunk_bytes_max || matches!(part, Part::Keys(_)) {
+                    self.give_up(lines.as_mut()).await.map_err(failed)?;
+                    break;
+                }
+            } else {
                 let bad = || Error::Copy(described.name.clone());
                 let line = match &part {
                     Part::List { .. } => {
@@ -249,17 +294,51 @@ impl Session {
                 copy::add_line(line, columns, &mut rows, &mut buffer, shape.cut.as_ref()).ok_or_else(bad)?;
             }
         }
+        if full && matches!(part, Part::Keys(_)) {
+            return Ok(Reading::Full);
+        }
+        let is_whole = !full && rows.len() < asked.rows_max;
+        let searched = if is_bounded && is_whole { asked.rows_max } else { rows.len() };
         let ranges_of = matches!(part, Part::Range(_))
             .then(|| RangesOf { found: paging.describe(), known: asked.table.done_of.clone() });
         let part = match part {
-            Part::Range(range) if full || rows.len() >= asked.rows_max => {
-                Part::Range(Range { upto: paging.end(&rows, place), ..range })
-            }
+            Part::Range(range) if !is_whole => Part::Range(Range { upto: paging.end(&rows, place), ..range }),
             Part::List { keys, void, .. } => listed::covered(&keys, &void, found),
             whole => whole,
         };
         let (relation, fingerprint) = (shape.relation.clone(), shape.fingerprint);
         let chunk = Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None, round: 0 };
-        Ok(Reading::Read(Box::new(chunk), begun.elapsed()))
+        Ok(Reading::Read(Copied { chunk: Box::new(chunk), searched, took: begun.elapsed() }))
     }
+
+    /// Ends a COPY of which no more is wanted.
+    async fn give_up(&self, mut lines: Pin<&mut CopyOutStream>) -> Result<(), tokio_postgres::Error> {
+        if let Err(error) = postgres::cancel(&self.at, &self.client).await {
+            tracing::debug!("a COPY is read to its end: {}", service::chain(&error));
+        }
+        loop {
+            match lines.try_next().await {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(error) if error.code() == Some(&SqlState::QUERY_CANCELED) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        // It had ended already. The cancel would meet what comes next.
+        self.is_spent.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Whether a chunk that is full may end before all of this is read. A single key has one answer.
+fn can_be_less(part: &Part) -> bool {
+    match part {
+        Part::Keys(keys) => keys.len() > 1,
+        Part::Range(_) | Part::List { .. } => true,
+    }
+}
+
+/// Whether one table alone cannot be read: our rights on it are gone, or its file or its index is damaged.
+pub fn is_refusal(error: &postgres::Error) -> bool {
+    matches!(error.sqlstate(), Some("42501" | "XX001" | "XX002"))
 }

@@ -54,7 +54,7 @@ impl Pace {
         timely.max(ROWS_LEAST).min(fitting).min(grown).min(bearable).clamp(1, self.rows_max)
     }
 
-    /// So many rows were asked for, and so many came, with so many bytes in so much time.
+    /// So many rows were asked for, and so many looked at, from which so many bytes came in so much time.
     pub fn read(&mut self, oid: u32, asked: usize, rows: usize, bytes: usize, took: Duration) {
         let known = self.tables.entry(oid).or_default();
         known.asked = asked;
@@ -66,7 +66,7 @@ impl Pace {
         }
     }
 
-    /// Publishing so many rows took so long.
+    /// Publishing what came of so many rows took so long.
     pub fn published(&mut self, oid: u32, rows: usize, took: Duration) {
         if rows > 0 {
             let known = self.tables.entry(oid).or_default();

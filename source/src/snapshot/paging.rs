@@ -116,10 +116,20 @@ impl Paging {
         }
     }
 
-    /// The key at which so many rows of a range end; no row where it holds less. Answered from the index alone: without one
-    /// there is no such question.
+    /// Whether a chunk needs its [`Paging::boundary`] though nobody goes on behind it. Where the publication leaves rows out, or
+    /// pages are full of dead ones, the number of rows that come bounds nothing: the rest of the table would be searched for them.
+    pub fn needs_boundary(&self, filter: Option<&str>) -> bool {
+        self.has_places() || filter.is_some()
+    }
+
+    /// Where so many rows of a range end, whether or not the publication has them; no row where it holds less. By key it is
+    /// answered from the index alone: without one there is no such question. By place a page counts as a row, which is too
+    /// much only where it holds hardly any.
     pub fn boundary(&self, relation: &Relation, only: &str, range: &Range, rows: usize) -> Option<String> {
-        let Paging::Key { sorting, .. } = self else { return None };
+        let sorting = match self {
+            Paging::Key { sorting, .. } => sorting,
+            Paging::Pages { .. } => return pages_end(relation, range, rows),
+        };
         let after = range.after.as_deref().map(|texts| sorting.after(texts));
         let upto = range.upto.as_deref().map(|texts| sorting.upto(texts));
         let condition = conditions(after.into_iter().chain(upto));
@@ -172,6 +182,19 @@ impl Paging {
     }
 }
 
+/// The place in front of the page so many pages behind the begin of a range, if the file and the range reach so far.
+fn pages_end(relation: &Relation, range: &Range, pages: usize) -> Option<String> {
+    let place = |texts: &Option<Vec<String>>| texts.as_ref().and_then(|texts| Place::parse(texts.first()?));
+    let begin = place(&range.after).map_or(0, |place| place.0);
+    let end = Place(begin.saturating_add(u32::try_from(pages).unwrap_or(u32::MAX)), 0);
+    let table = quote::literal(&quote::table(&relation.name));
+    let query = format!(
+        "SELECT '{end}' WHERE pg_relation_size({table}::regclass) > {} * current_setting('block_size')::int8",
+        end.0
+    );
+    place(&range.upto).is_none_or(|upto| end < upto).then_some(query)
+}
+
 fn conditions(all: impl Iterator<Item = String>) -> String {
     let all = all.collect::<Vec<_>>().join(" AND ");
     if all.is_empty() { all } else { format!(" WHERE {all}") }
@@ -185,9 +208,12 @@ impl Place {
     /// Takes the place from the front of a line of COPY, and leaves the row.
     pub fn split(line: &[u8]) -> Option<(Place, &[u8])> {
         let tab = line.iter().position(|byte| *byte == b'\t')?;
-        let text = std::str::from_utf8(&line[..tab]).ok()?;
+        Some((Place::parse(std::str::from_utf8(&line[..tab]).ok()?)?, &line[tab + 1..]))
+    }
+
+    fn parse(text: &str) -> Option<Place> {
         let (page, number) = text.strip_prefix('(')?.strip_suffix(')')?.split_once(',')?;
-        Some((Place(page.parse().ok()?, number.parse().ok()?), &line[tab + 1..]))
+        Some(Place(page.parse().ok()?, number.parse().ok()?))
     }
 }
 
@@ -233,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_chunk_ends_is_asked_of_an_index_alone() {
+    fn where_a_chunk_ends_is_asked_of_an_index_or_told_by_pages() {
         let range = Range { after: Some(vec!["7".into()]), upto: None };
         let asked = |relation: &Relation, file| {
             Paging::new(relation, Facts { file, ..FACTS }).boundary(relation, "ONLY ", &range, 5)
@@ -245,7 +271,28 @@ mod tests {
             ),
             "the fifth row is the last of five"
         );
-        assert_eq!((asked(&named(), Some(7)), asked(&named(), None)), (None, None));
+        assert_eq!(asked(&named(), None), None, "by a text that no index holds nobody knows");
+        let pages = Paging::new(&named(), FACTS);
+        let end = |after: &str, upto: Option<&str>| {
+            let end = |text: &str| vec![text.to_owned()];
+            pages.boundary(&named(), "ONLY ", &Range { after: Some(end(after)), upto: upto.map(end) }, 5)
+        };
+        assert_eq!(
+            end("(7,3)", None).as_deref(),
+            Some(
+                r#"SELECT '(12,0)' WHERE pg_relation_size('"public"."users"'::regclass) > 12 * current_setting('block_size')::int8"#
+            )
+        );
+        assert_eq!(end("(7,3)", Some("(12,0)")), None, "the range ends there");
+        assert_eq!(end("(7,3)", Some("(12,1)")), end("(7,3)", None));
+    }
+
+    #[test]
+    fn rows_that_do_not_come_bound_no_chunk() {
+        let needs = |relation: &Relation, filter| Paging::new(relation, FACTS).needs_boundary(filter);
+        assert!(needs(&indexed(), Some("a > 1")) && needs(&named(), Some("a > 1")));
+        assert!(needs(&named(), None), "pages may be full of dead ones");
+        assert!(!needs(&indexed(), None), "the index has none but those that come");
     }
 
     #[test]

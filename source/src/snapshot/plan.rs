@@ -342,6 +342,18 @@ impl Plan {
         }
     }
 
+    /// A claim's rows by their keys were more than a chunk takes: it comes again as two.
+    pub fn halve(&mut self, claim: Claim) {
+        let id = fresh(&mut self.last_id);
+        let Some((job, place)) = self.find(claim) else { return };
+        let piece = &mut job.pieces[place];
+        piece.is_held = false;
+        if let Part::Keys(keys) = &mut piece.part {
+            let part = Part::Keys(keys.split_off(keys.len() / 2));
+            job.pieces.insert(place + 1, Piece { id, part, rows: None, is_held: false });
+        }
+    }
+
     /// A claim's table cannot be read now. The others go on; it comes again later.
     pub fn aside(&mut self, claim: Claim, now: Instant) {
         self.again(claim);

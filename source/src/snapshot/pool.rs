@@ -53,7 +53,8 @@ struct Given {
 struct Met {
     claim: Claim,
     table: (u32, TableName),
-    rows: usize,
+    /// How many rows were looked at for it.
+    searched: usize,
     /// What its range is a range of.
     found: Option<String>,
     verdict: Verdict,
@@ -257,6 +258,16 @@ impl Pool {
                 progress::again(&table.name, why);
                 self.plan.again(*claim);
             }
+            Attempt::Full => {
+                progress::again(&table.name, "rows by their keys were more than a chunk takes");
+                self.plan.halve(*claim);
+            }
+            Attempt::Refused(error) => {
+                let cause = service::chain(&error);
+                tracing::error!(table = %table.name, "the table cannot be read: {cause}; others are, and it is tried again");
+                progress::again(&table.name, "the server refuses to read it");
+                self.plan.aside(*claim, Instant::now());
+            }
             Attempt::NotNow(why) => {
                 tracing::info!(table = %table.name, "the table cannot be read now: {why}; others are, and it is tried again");
                 progress::again(&table.name, why);
@@ -275,7 +286,7 @@ impl Pool {
             return;
         }
         let now = Instant::now();
-        self.pace.read(table.oid, *rows_max, filled.rows, filled.bytes, filled.took);
+        self.pace.read(table.oid, *rows_max, filled.searched, filled.bytes, filled.took);
         self.rate.took(filled.rows as u64, now);
         self.plan.covered(*claim, &filled.part, filled.rows as u64, filled.found.as_deref());
         if let Part::List { void, .. } = &filled.part
@@ -287,9 +298,9 @@ impl Pool {
         let (messages, turn, settings) = (self.messages.clone(), self.turn.clone(), self.tools.settings.clone());
         let (claim, table) = (*claim, (table.oid, table.name.clone()));
         self.open.push(Box::pin(async move {
-            let (rows, found) = (filled.rows, filled.found.clone());
+            let (searched, found) = (filled.searched, filled.found.clone());
             let verdict = publish(filled, &messages, &turn, &settings).await?;
-            Ok(Met { claim, table, rows, found, verdict })
+            Ok(Met { claim, table, searched, found, verdict })
         }));
     }
 
@@ -324,8 +335,8 @@ impl Pool {
     }
 
     fn met(&mut self, met: Met) {
-        let Met { claim, table: (oid, name), rows, found, verdict } = met;
-        self.pace.published(oid, rows, verdict.took);
+        let Met { claim, table: (oid, name), searched, found, verdict } = met;
+        learn(&mut self.pace, oid, searched, &verdict);
         match verdict.outcome {
             Outcome::Done { rows } => {
                 self.progress.published(rows);
@@ -372,6 +383,13 @@ impl Pool {
     }
 }
 
+/// What publishing costs is told by chunks that were published. Others cost next to nothing.
+fn learn(pace: &mut Pace, oid: u32, searched: usize, verdict: &Verdict) {
+    if let Outcome::Done { .. } = verdict.outcome {
+        pace.published(oid, searched, verdict.took);
+    }
+}
+
 /// Takes a chunk to its marker and waits until it is met.
 async fn publish(
     mut filled: Filled,
@@ -403,4 +421,24 @@ async fn publish(
     // Whatever was decided, its rows are in memory no more.
     drop(filled.held);
     verdict.map_err(|_| Error::Stopped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunk_that_is_read_again_tells_nothing_of_what_publishing_costs() {
+        let verdict = |outcome, took_ms| Verdict { outcome, took: Duration::from_millis(took_ms) };
+        let rows = |verdicts: &[Verdict]| {
+            let mut pace = Pace::new(1 << 30, 1_000_000);
+            pace.read(7, 100_000, 100_000, 1, Duration::from_millis(1));
+            verdicts.iter().for_each(|verdict| learn(&mut pace, 7, 1_000, verdict));
+            pace.rows(7)
+        };
+        let done = || verdict(Outcome::Done { rows: 1_000 }, 12);
+        assert_eq!(rows(&[done()]), 1_000);
+        assert_eq!(rows(&[done(), verdict(Outcome::Again("not visible"), 0)]), 1_000);
+        assert_eq!(rows(&[done(), verdict(Outcome::Elsewhere { ranges_of: None }, 0)]), 1_000);
+    }
 }

@@ -15,12 +15,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::Settings;
 use super::grouped::Grouped;
-use super::locked::{Asked, Reading, Session};
+use super::locked::{Asked, Copied, Reading, Session, is_refusal};
 use super::plan::{Claim, Claimed};
 use super::shape::Shapes;
 use crate::Error;
 use crate::session::{Input, Verdict};
 use crate::window::{ChunkId, Part};
+
+/// How soon the server shows a transaction as a rule, after the stream has brought it.
+const SHOWN_WITHIN: Duration = Duration::from_millis(50);
 
 /// Where a claim ends: others may go on behind it.
 pub type Split = (Claim, Vec<String>);
@@ -50,6 +53,8 @@ pub struct Filled {
     pub found: Option<String>,
     /// How many rows it has.
     pub rows: usize,
+    /// How many were looked at for these.
+    pub searched: usize,
     /// How many bytes they take.
     pub bytes: usize,
     /// How long the COPY took.
@@ -70,8 +75,12 @@ pub enum Attempt {
     Elsewhere(String),
     /// At once again.
     Again(&'static str),
+    /// These are more rows by their keys than a chunk takes.
+    Full,
     /// The table cannot be read now, and why.
     NotNow(&'static str),
+    /// The same, and a person has to look at it.
+    Refused(postgres::Error),
     /// It took too long.
     Slow,
     /// There is no such table any more.
@@ -95,15 +104,16 @@ impl Reader {
     pub async fn attempt(&mut self, claimed: &Claimed, rows_max: usize, is_shared: bool) -> Result<Attempt, Error> {
         let settings = &self.tools.settings;
         if self.session.is_none() {
-            let client = postgres::connect(&settings.postgres, "snapshot").await?;
-            self.session = Some(Session::new(client, self.tools.shapes.clone(), settings.clone()).await?);
+            self.session = Some(Session::new(self.tools.shapes.clone(), settings.clone()).await?);
         }
         let session = self.session.as_ref().ok_or(Error::Stopped)?;
         let part = match &claimed.part {
-            Part::List { keys, .. } => match session.next_of(&claimed.table, keys).await? {
-                Grouped::Next(part) => part,
-                Grouped::Again => return Ok(Attempt::Again("the table was renamed")),
-                Grouped::Dropped => return Ok(Attempt::Dropped),
+            Part::List { keys, .. } => match session.next_of(&claimed.table, keys).await {
+                Ok(Grouped::Next(part)) => part,
+                Ok(Grouped::Again) => return Ok(Attempt::Again("the table was renamed")),
+                Ok(Grouped::Dropped) => return Ok(Attempt::Dropped),
+                Err(Error::Postgres(error)) if is_refusal(&error) => return Ok(Attempt::Refused(error)),
+                Err(error) => return Err(error),
             },
             part => part.clone(),
         };
@@ -115,18 +125,32 @@ impl Reader {
         let (settled, verdict) = oneshot::channel();
         let is_list = matches!(part, Part::List { .. });
         self.tell(Input::Open { id, oid: claimed.table.oid, is_list, opened, settled })?;
-        open.await.map_err(|_| Error::Stopped)?;
+        let before = open.await.map_err(|_| Error::Stopped)?;
         failpoint::reach_in_task("chunk-opened").await?;
-        let asked =
-            Asked { table: &claimed.table, part: &part, unordered: claimed.unordered.as_deref(), rows_max, is_shared };
+        let (table, unordered) = (&claimed.table, claimed.unordered.as_deref());
+        let asked = Asked { table, part: &part, unordered, rows_max, is_shared, before: &before };
         // The pool, if it is there, hears of every split.
-        let reading = session.read(&asked, |at| drop(self.tools.splits.send((claimed.claim, at)))).await?;
-        let Reading::Read(mut chunk, took) = reading else {
+        let split = |at| drop(self.tools.splits.send((claimed.claim, at)));
+        let mut reading = session.read(&asked, split).await?;
+        if matches!(reading, Reading::Unseen) {
+            // Mostly a commit that the stream has brought a moment before the server shows it.
+            tokio::time::sleep(SHOWN_WITHIN).await;
+            reading = session.read(&asked, split).await?;
+        }
+        if session.is_spent() {
+            self.session = None;
+        }
+        let Reading::Read(Copied { mut chunk, searched, took }) = reading else {
             self.tell(Input::Close { id })?;
             return Ok(match reading {
                 Reading::Ordered(done) => Attempt::Ordered(done),
                 Reading::Elsewhere(found) => Attempt::Elsewhere(found),
                 Reading::Again(why) => Attempt::Again(why),
+                Reading::Full => Attempt::Full,
+                Reading::Unseen => Attempt::NotNow(
+                    "the stream has brought a transaction that nobody is shown yet, as while a synchronous standby is away",
+                ),
+                Reading::Refused(error) => Attempt::Refused(error),
                 Reading::Locked => Attempt::NotNow("others hold a lock on it"),
                 Reading::Unpublished => Attempt::NotNow("the publication does not have it"),
                 Reading::Slow => Attempt::Slow,
@@ -141,7 +165,7 @@ impl Reader {
         drop(held.split(held.num_permits().saturating_sub(bytes)));
         self.tell(Input::Filled { id, chunk })?;
         failpoint::reach_in_task("chunk-filled").await?;
-        Ok(Attempt::Filled(Filled { id, part, found, rows, bytes, took, verdict, held }))
+        Ok(Attempt::Filled(Filled { id, part, found, rows, searched, bytes, took, verdict, held }))
     }
 
     fn tell(&self, input: Input) -> Result<(), Error> {

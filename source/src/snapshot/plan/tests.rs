@@ -46,6 +46,20 @@ fn range(part: &Part) -> &Range {
     }
 }
 
+#[test]
+fn rows_by_their_keys_that_no_chunk_takes_come_again_as_two() {
+    let (mut plan, now) = (Plan::new(1), Instant::now());
+    plan.add(keys(1, 3), Readiness::Ready, now);
+    let claimed = plan.next(now).expect("all of them");
+    plan.halve(claimed.claim);
+    let halves = std::iter::from_fn(|| plan.next(now)).map(|claimed| match claimed.part {
+        Part::Keys(keys) => keys,
+        Part::Range(_) | Part::List { .. } => panic!("rows by their keys"),
+    });
+    assert_eq!(halves.collect::<Vec<_>>().concat(), ["{\"id\":0}", "{\"id\":1}", "{\"id\":2}"]);
+    assert!(plan.next(now).is_none() && !plan.is_empty(), "both are held");
+}
+
 /// What happens to a claim.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
