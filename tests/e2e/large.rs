@@ -14,11 +14,14 @@ fn documents() -> Table {
         .after("ALTER TABLE {table} ALTER COLUMN body SET STORAGE EXTERNAL")
 }
 
-/// Copied, inserted, left alone by an update, moved to another key, deleted.
+/// Copied, inserted, left alone by an update, moved to another key, deleted. What a chunk does not take behind it is not read.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_row_of_thirty_megabytes_passes() {
-    let mut world = World::builder().table(documents()).partitions(1).start().await;
+    let mut world = World::builder().table(documents()).partitions(1).own_source().start().await;
     let body = "repeat('0123456789abcde\"', 1966080)";
+    let behind =
+        "INSERT INTO documents SELECT 'd' || i, 'a', repeat('behind it ', 10000) FROM generate_series(1, 300) i";
+    world.in_source(behind).await;
     world.in_source(&format!("INSERT INTO documents VALUES ('copied', 'a', {body})")).await;
     let mut run = world.start(Part::Run);
     run.ready(READY_WITHIN).await.expect("it streams");
@@ -27,6 +30,9 @@ async fn a_row_of_thirty_megabytes_passes() {
     world.in_source("UPDATE documents SET id = 'moved' WHERE id = 'streamed'").await;
     world.until_equal().await;
     world.check_topics().await;
+    let log = world.own_source.as_ref().expect("the test has its own").log();
+    let log = std::fs::read_to_string(log).expect("the server writes a log");
+    assert!(log.contains("canceling statement due to user request"), "all was read, though a chunk was full");
     run.stop().await.expect("it ends");
     world.finish().await;
 }
