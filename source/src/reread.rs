@@ -1,7 +1,8 @@
 //! The configuration, read again while the source runs: a list that was changed in its file is gone over to without a restart.
 //!
-//!     message configuration/… ─▶ read again ─┬─ wrong, or the same: said loudly, and all goes on as before
-//!                                            └─ another: the session ends, the next one begins with it ─▶ fault: back to the old
+//!     message configuration/… ─▶ read again ─┬─ wrong, or the same names: said loudly, and all goes on as before
+//!                                            └─ another, or with patterns, which may match more by now:
+//!                                               the session ends, the next one begins with it ─▶ fault: back to the old
 //!
 //! Server, slot and name stay what they were: to change those takes a start of its own.
 
@@ -36,7 +37,12 @@ impl Reread {
                 return false;
             }
         };
-        if read.tables == current.tables {
+        let has_patterns = read.tables.taking().any(|item| item.table().is_none());
+        if read.tables == current.tables && has_patterns {
+            tracing::info!(
+                "asked to read the configuration again, and source.tables is what it was; looking which tables its patterns match by now. If it was changed in a file on another machine, change it here too"
+            );
+        } else if read.tables == current.tables {
             tracing::warn!(
                 "asked to read the configuration again, and source.tables is what it was: if it was changed in a file on another machine, change it here too; going on as before"
             );
@@ -88,5 +94,15 @@ mod tests {
         assert_eq!(next.slot, "s");
         assert_eq!(next.tables, Selection::of_tables(&["a.b", "a.c"].map(|name| name.parse().expect("a name"))));
         assert!(other.take().is_none());
+    }
+
+    /// A table that was made after the start is published once somebody asks for it.
+    #[test]
+    fn patterns_are_held_against_the_catalog_again() {
+        let text = with("'a.*', '!a.b'", "s");
+        let current = config(&text).expect("sound");
+        let reread = Reread::new(move || config(&text));
+        assert!(reread.differs(&current));
+        assert_eq!(reread.take().expect("it waits for the next session").tables, current.tables);
     }
 }
