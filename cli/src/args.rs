@@ -267,15 +267,21 @@ pub(crate) enum Snapshot {
     Status(SnapshotStatus),
 
     /// Read nothing more for a load until it is resumed; by default for all
+    ///
+    /// Exit code 0: done, or waiting for a source to run. 1: not done, as where the load had ended. 2: a fault.
     Pause(SnapshotSteer),
 
     /// Let a paused load go on; by default all
+    ///
+    /// Exit code 0: done, or waiting for a source to run. 1: not done, as where the load had ended. 2: a fault.
     Resume(SnapshotSteer),
 
     /// End a load where it is
     ///
     /// What it has published stays. After --mode replace the rest of its rows is missing in targets until the table is loaded
     /// again.
+    ///
+    /// Exit code 0: done, or waiting for a source to run. 1: not done, as where the load had ended. 2: a fault.
     Cancel(SnapshotSteer),
 }
 

@@ -70,6 +70,9 @@ pub(crate) enum Failure {
     #[error("that range is all of {0}: leave out --from and --to, and choose --mode merge to keep what was published")]
     WholeRange(schemas::TableName),
 
+    #[error("--from comes behind --to in the order of the key of {0}, and nothing lies between them: turn them round")]
+    NoRange(schemas::TableName),
+
     #[error("no load is called {load}: under way {}", if .open.is_empty() { "is none" } else { .open })]
     NoLoad { load: String, open: String },
 

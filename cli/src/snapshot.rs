@@ -18,6 +18,8 @@ use kafka::topic::{Event, Isolation, Tail};
 use postgres::Client;
 use schemas::state::{Key, Load, Stream};
 use schemas::{Lsn, topic};
+use serde::Serialize;
+use source::ask::Written;
 use source::command::Command;
 use source::{State, ask};
 
@@ -43,10 +45,21 @@ struct Desk<'a> {
 
 /// What became of a command.
 enum Fate {
-    /// The source has met it; the load's record as it was then, if there was one since.
-    Met { load: Option<Load> },
+    /// The source has met it.
+    Met(Met),
     /// Nobody reads from the slot.
     NoSource,
+}
+
+/// What the state said of a load when the source had met a command.
+#[derive(Debug, Default)]
+struct Met {
+    /// The load's record; of one that is over, its last.
+    load: Option<Load>,
+    /// Whether it was under way then.
+    is_open: bool,
+    /// Whether the source has acted on the command; none where the state does not tell any more.
+    is_followed: Option<bool>,
 }
 
 impl<'a> Desk<'a> {
@@ -58,7 +71,7 @@ impl<'a> Desk<'a> {
         Ok(Desk { configuration, source, client, state })
     }
 
-    /// Writes the command. With `waits` it returns when the source has met it.
+    /// Writes the command, and tells a place behind it. With `waits` it returns when the source has met it.
     async fn order(&self, command: &Command, load: &str, waits: bool) -> Result<(Lsn, Option<Fate>), Failure> {
         // From before the command on, so that the record of a load that is soon over passes by too.
         let (kafka, topic) = (self.configuration.kafka.clone(), topic::of_state(&self.configuration.prefix));
@@ -68,15 +81,16 @@ impl<'a> Desk<'a> {
             started.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map_err(source::Error::from)
         };
         let tail = if waits { Some(tail.await?) } else { None };
-        let at = ask::order(&self.client, &self.source.slot, command, self.state.secret()).await?;
+        let written = ask::order(&self.client, &self.source.slot, command, self.state.secret()).await?;
+        let at = written.at;
         let Some(tail) = tail else { return Ok((at, None)) };
         let stop = Arc::new(AtomicBool::new(false));
         let (load, stopped) = (load.to_owned(), stop.clone());
-        let mut meeting = tokio::task::spawn_blocking(move || meet(tail, at, &load, &stopped));
+        let mut meeting = tokio::task::spawn_blocking(move || meet(tail, written, &load, &stopped));
         let mut reader = Reader::of(&self.client, &self.source.slot, ABSENT_MAX);
         let fate = loop {
             tokio::select! {
-                met = &mut meeting => break Fate::Met { load: met.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))? },
+                met = &mut meeting => break Fate::Met(met.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic()))?),
                 () = tokio::time::sleep(ASK_EVERY) => {
                     if reader.is_gone().await? {
                         stop.store(true, Ordering::Relaxed);
@@ -89,25 +103,99 @@ impl<'a> Desk<'a> {
     }
 }
 
-/// Follows the state until it is flushed beyond `at`. Returns the last record of the load that came since this began.
-fn meet(mut tail: Tail, at: Lsn, load: &str, stop: &AtomicBool) -> Result<Option<Load>, source::Error> {
-    let (mut last, mut flushed) = (None, Lsn::ZERO);
-    while flushed <= at && !stop.load(Ordering::Relaxed) {
+/// Follows the state until it is flushed as far as the command.
+fn meet(mut tail: Tail, written: Written, load: &str, stop: &AtomicBool) -> Result<Met, source::Error> {
+    let mut met = Met::default();
+    while !stop.load(Ordering::Relaxed) {
         let Some(Event::Record(record)) = tail.next(STEP)? else { continue };
-        let key = record.key().and_then(|key| std::str::from_utf8(key).ok()).and_then(|key| key.parse::<Key>().ok());
+        if met.note(record.key(), record.value(), &written, load) {
+            break;
+        }
+    }
+    Ok(met)
+}
+
+impl Met {
+    /// One more record of the state. Whether the command is met with it: the stream's stands last in its transaction.
+    fn note(&mut self, key: Option<&[u8]>, value: Option<&[u8]>, written: &Written, load: &str) -> bool {
+        let key = key.and_then(|key| std::str::from_utf8(key).ok()).and_then(|key| key.parse::<Key>().ok());
         // What cannot be read is the business of those who show the state.
-        match (key, record.value()) {
-            (Some(Key::Load(id)), Some(value)) if id == load => last = serde_json::from_slice(value).ok().or(last),
+        match (key, value) {
+            (Some(Key::Load(id)), Some(value)) if id == load => {
+                self.load = serde_json::from_slice(value).ok().or(self.load.take());
+                self.is_open = true;
+            }
+            (Some(Key::Load(id)), None) if id == load => self.is_open = false,
             (Some(Key::Stream), Some(value)) => {
-                flushed = serde_json::from_slice::<Stream>(value).map_or(flushed, |stream| stream.flushed);
+                let stream = serde_json::from_slice::<Stream>(value).ok();
+                if let Some(stream) = stream.filter(|stream| stream.flushed >= written.at) {
+                    self.is_followed = written.is_followed(&stream);
+                    return true;
+                }
             }
             _ => {}
         }
+        false
     }
-    Ok(last)
+}
+
+/// What programs are told of loads.
+#[derive(Serialize)]
+struct Loads<'l, T> {
+    loads: &'l [T],
 }
 
 /// What is said when nobody reads from the slot.
 fn no_source(slot: &str) -> String {
     format!("nobody reads from the slot {slot} now: it is taken up when `tributary source` runs again")
+}
+
+#[cfg(test)]
+mod tests {
+    use schemas::event::LoadMode;
+
+    use super::*;
+
+    const AT: Written = Written { message: Lsn(500), at: Lsn(600), xid: 7 };
+
+    fn load(paused: bool) -> Vec<u8> {
+        let load = Load { mode: LoadMode::Merge, tables: vec![1], kind: None, paused };
+        serde_json::to_vec(&load).expect("plain data")
+    }
+
+    fn stream(flushed: u64, history: &str) -> Vec<u8> {
+        let flushed = Lsn(flushed);
+        format!(
+            r#"{{"contract":1,"system_id":"1","database":"d","timeline":1,"slot":"s","publications":[],"flushed":"{flushed}","position":"{}","history":[{history}]}}"#,
+            schemas::Position::before(flushed)
+        )
+        .into_bytes()
+    }
+
+    /// Records one after the other; the last is that with which the command is met.
+    fn met(records: &[(&str, Option<Vec<u8>>)]) -> Met {
+        let mut met = Met::default();
+        let is_met =
+            |(key, value): &(&str, Option<Vec<u8>>)| met.note(Some(key.as_bytes()), value.as_deref(), &AT, "a1");
+        let found: Vec<bool> = records.iter().map(is_met).collect();
+        assert_eq!(found.iter().position(|met| *met), Some(records.len() - 1), "{found:?}");
+        met
+    }
+
+    #[test]
+    fn a_command_is_met_behind_its_commit_and_not_behind_its_message() {
+        let met = met(&[
+            ("stream", Some(stream(550, ""))),
+            ("load/a1", Some(load(false))),
+            ("stream", Some(stream(600, r#"["0/226",7,1]"#))),
+        ]);
+        assert!(met.is_open && met.is_followed == Some(true), "{met:?}");
+    }
+
+    #[test]
+    fn a_load_that_had_ended_before_is_told_from_one_that_was_ended() {
+        let ended = [("load/a1", Some(load(false))), ("load/a1", None), ("stream", Some(stream(600, "")))];
+        let met = met(&ended);
+        assert!(!met.is_open && met.load.is_some() && met.is_followed == Some(false), "{met:?}");
+    }
 }

@@ -7,7 +7,7 @@
 //! the list, and nothing that the next attempt does not find or make again. Nothing is ever taken out of a publication: a
 //! predecessor that wakes up late would take away what its successor has put back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ use crate::setup::{self, Survey};
 use crate::state::State;
 use crate::{Error, catalog, keeper, lockers, start, topics};
 
+/// What the session on the server is for that is there as long as a list is brought about.
+pub const PURPOSE: &str = "list";
 /// How often it is asked how far the slot has come.
 const ASK_EVERY: Duration = Duration::from_millis(200);
 /// After so many times a person is told: a second or two is usual.
@@ -50,6 +52,17 @@ impl Change {
     /// The tables that are published no more afterwards, by OID.
     pub fn removed(&self) -> &[u32] {
         &self.next.removed
+    }
+
+    /// The topics of the tables that are published from then on, each once.
+    pub fn topics(&self) -> Vec<String> {
+        let names: BTreeSet<&String> = self.next.added.iter().map(|added| &added.table.topic).collect();
+        names.into_iter().cloned().collect()
+    }
+
+    /// What the publication lacks, and the statement that completes it.
+    pub fn publication(&self) -> Option<&setup::Lacking> {
+        self.publication.as_ref()
     }
 }
 
@@ -282,9 +295,7 @@ async fn make_topics(
     known: &State,
     means: &Means,
 ) -> Result<Vec<(String, schemas::state::Topic)>, Error> {
-    let mut names: Vec<String> = change.next.added.iter().map(|added| added.table.topic.clone()).collect();
-    names.sort();
-    names.dedup();
+    let names = change.topics();
     if names.is_empty() {
         return Ok(Vec::new());
     }

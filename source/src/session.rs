@@ -382,7 +382,7 @@ impl Helpers {
             config: config.clone(),
             kafka: kafka.clone(),
             prefix: prefix.to_owned(),
-            client: postgres::connect(&config.postgres, "list").await?,
+            client: postgres::connect(&config.postgres, relist::PURPOSE).await?,
             messages: Messages::prepare(markers, &start::message_prefix(&config.slot)).await?,
             inputs: inputs.clone(),
             stop: session.clone(),

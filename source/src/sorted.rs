@@ -141,6 +141,13 @@ impl Sorting {
         format!("SELECT {names} FROM {table} WHERE {before} ORDER BY {order} LIMIT 1")
     }
 
+    /// Whether one key comes before another or is the same, of a table as SQL writes it: its columns' own collations count.
+    pub fn is_upto(&self, table: &str, key: &[String], end: &[String]) -> String {
+        let names = self.0.iter().map(|(name, _)| quote::identifier(name)).collect::<Vec<_>>().join(", ");
+        let (literals, bound) = (self.literals(key), self.upto(end));
+        format!("SELECT {bound} FROM (SELECT {names} FROM {table} WHERE false UNION ALL SELECT {literals}) AS key")
+    }
+
     /// A comparison of rows takes plain signs alone. Where these mean something else it is spelt out, so that an index can
     /// still be entered by the first column.
     fn bounded(&self, texts: &[String], plain: &str, [at, beyond]: [Sign; 2], last: Sign) -> String {
@@ -217,6 +224,10 @@ pub(crate) mod tests {
             r#"("a", "b" COLLATE pg_catalog."C") > ('1'::integer, 'it''s'::text)"#
         );
         assert_eq!(key.describe(), r#"key 1:pg_catalog.integer_ops 2:pg_catalog.text_ops@pg_catalog."C""#);
+        assert_eq!(
+            key.is_upto("t", &texts(&["1", "x"]), &texts(&["2", "y"])),
+            r#"SELECT ("a", "b" COLLATE pg_catalog."C") <= ('2'::integer, 'y'::text) FROM (SELECT "a", "b" FROM t WHERE false UNION ALL SELECT '1'::integer, 'x'::text) AS key"#
+        );
     }
 
     #[test]

@@ -46,7 +46,7 @@ async fn order(world: &World, arguments: &[&str]) -> Vec<String> {
     let output = world.command(&all).await;
     assert_eq!(output.code, Some(0), "{output:?}");
     let ordered = json(&output);
-    let ordered = ordered.as_array().expect("a list of loads");
+    let ordered = ordered["loads"].as_array().expect("a list of loads");
     assert!(ordered.iter().all(|one| one["taken_up"] == true), "{output:?}");
     ordered.iter().map(|one| one["load"].as_str().expect("its id").to_owned()).collect()
 }
@@ -285,6 +285,8 @@ async fn loads_are_steered_and_outlive_their_process() {
     until_loaded(&world, &table).await;
     let gone = world.command(&["snapshot", "cancel", &load[0]]).await;
     assert_eq!(gone.code, Some(2), "{gone:?}");
+    let turned = world.command(&["snapshot", "start", "public.accounts", "--from", "1700", "--to", "1100"]).await;
+    assert!(turned.code == Some(2) && turned.stderr.contains("turn them round"), "{turned:?}");
 
     let before = rows_of(&world, &table).await;
     order(&world, &["public.accounts", "--from", "1500", "--to", "1509"]).await;

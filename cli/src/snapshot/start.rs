@@ -10,7 +10,7 @@ use serde::Serialize;
 use source::ask;
 use source::command::{BYTES_MAX, Command, KEYS_MAX, Wish};
 
-use super::{Desk, Fate, keys, no_source};
+use super::{Desk, Fate, Loads, keys, no_source};
 use crate::Outcome;
 use crate::args::SnapshotStart;
 use crate::configuration::Configuration;
@@ -42,15 +42,15 @@ pub(crate) async fn run(configuration: &Configuration, arguments: SnapshotStart)
         let (taken_up, note) = match fate {
             None => (None, format!("ordered at {at}")),
             Some(Fate::NoSource) => (None, no_source(&desk.source.slot)),
-            Some(Fate::Met { load: Some(_) }) => {
+            Some(Fate::Met(met)) if met.load.is_some() || met.is_followed == Some(true) => {
                 (Some(true), "taken up: `tributary snapshot status` shows how far it is".to_owned())
             }
-            Some(Fate::Met { load: None }) => (Some(false), "not taken up: the log of the source says why".to_owned()),
+            Some(Fate::Met(_)) => (Some(false), "not taken up: the log of the source says why".to_owned()),
         };
         ordered.push(Ordered { load: id, taken_up, note });
     }
     if arguments.form.json {
-        print_json(&ordered);
+        print_json(&Loads { loads: &ordered });
     } else {
         let lines: Vec<String> = ordered.iter().map(|one| format!("load {}\n  {}", one.load, one.note)).collect();
         print(&lines.join("\n"));
@@ -104,9 +104,15 @@ impl Desk<'_> {
             Ok::<_, Failure>(key.map(|object| keys::texts(&object, &order)))
         };
         let (from, upto) = (end(&arguments.from)?, end(&arguments.to)?);
+        let publication = &self.source.publication;
+        if let (Some(from), Some(upto)) = (&from, &upto)
+            && !ask::is_range(&self.client, publication, oid, from, upto).await?
+        {
+            return Err(Failure::NoRange(table.name.clone()));
+        }
         let after = match &from {
             None => None,
-            Some(key) => ask::in_front_of(&self.client, &self.source.publication, oid, key).await?,
+            Some(key) => ask::in_front_of(&self.client, publication, oid, key).await?,
         };
         if after.is_none() && upto.is_none() {
             return Err(Failure::WholeRange(table.name.clone()));
