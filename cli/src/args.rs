@@ -210,12 +210,19 @@ pub(crate) struct DlqShow {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Table {
     /// Publish these tables too, beginning with a load of each
+    ///
+    /// The list is checked first as the source would check it, and nothing is written where the source could not go over to it.
+    ///
+    /// Exit code 0: the source has gone over, or goes over when it runs. 1: it goes on by the list before. 2: a fault.
     Add(TableChange),
 
     /// Publish these tables no more, and leave nothing of them behind
     ///
     /// Once the source has gone over: takes them out of the publication, and forgets what groups have done of their topics,
-    /// parked events with it. What cannot be taken away yet is told, and the same command does the rest later.
+    /// parked events with it. What cannot be taken away yet is told, and the same command does the rest later. A group that still
+    /// chooses a table keeps what it has of it. Progress in Redis goes with the topic (--topic).
+    ///
+    /// Exit code 0: done. 1: something remains. 2: a fault.
     Remove(TableRemove),
 }
 

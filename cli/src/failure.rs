@@ -86,8 +86,13 @@ pub(crate) enum Failure {
         cause: std::io::Error,
     },
 
-    #[error("cannot add them: {0}")]
-    CannotAdd(String),
+    #[error("nothing was changed, since the source could not go over to the list:{}", listed(.0))]
+    CannotList(Vec<String>),
+
+    #[error(
+        "nothing was changed: {0} has a rule in source.columns or a key in source.keys, and a source ends that finds one for a table which it publishes no more. Take {0} off source.tables by hand and start the source again; once it says that the rule or key is about a table that it does not publish, take that out too and start it again"
+    )]
+    Ruled(schemas::TableName),
 
     #[error(
         "the environment variable {0} stands over source.tables of the file: change it there, and start the source again"
@@ -107,6 +112,10 @@ pub(crate) enum Failure {
     /// A part that runs for long has ended; it was logged as it happened.
     #[error("stopped by an error")]
     Logged,
+}
+
+fn listed(faults: &[String]) -> String {
+    faults.iter().map(|fault| format!("\n  - {fault}")).collect()
 }
 
 impl From<source::Error> for Failure {

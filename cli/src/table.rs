@@ -1,39 +1,34 @@
 //! `tributary table add|remove`: the list of published tables, changed in its one place, the configuration file, and gone over
 //! to by the source that runs.
 //!
-//!     file ─▶ checked ─▶ written ─▶ message in the stream ─▶ the source reads its file again ─▶ another list (its own exact way)
+//!     file, locked ─▶ checked as the source would ─▶ written ─▶ message in the stream ─▶ the source reads its file again
+//!                                                                 ─▶ another list (its own exact way)
 //!
-//! What the file does not say plainly is refused before anything is written. The rest of a removed table is taken away only
-//! after the source has gone over: until then it would miss what it still publishes.
+//! What the file does not say plainly, or the source would refuse, is refused before anything is written. The rest of a removed
+//! table is taken away only after the source has gone over: until then it would miss what it still publishes.
 
 mod file;
+mod follow;
+mod held;
 mod remains;
+mod rows;
 
 use std::path::Path;
-use std::time::Duration;
 
 use schemas::TableName;
 use serde::Serialize;
 use service::config::Document;
-use source::ask;
-use source::command::{Command, Wish};
 
 use crate::Outcome;
 use crate::args::{TableChange, TableRemove};
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::output::{print, print_json};
-use crate::reader::Reader;
 use crate::state;
+use held::Held;
 
 pub(crate) use file::Refused;
 
-/// How often it is asked whether the source has gone over.
-const ASK_EVERY: Duration = Duration::from_secs(1);
-/// After so many times a person is told what it may wait for.
-const TELL_AFTER: u32 = 15;
-/// After so many times without a reader of the slot none is waited for.
-const ABSENT_MAX: u32 = 10;
 /// The environment that stands over the list in the file.
 const OVER: &str = "TRIBUTARY_SOURCE__TABLES";
 
@@ -46,79 +41,108 @@ pub(crate) struct Report {
     steps: Vec<String>,
     /// What is left to do by hand, or by the same command later.
     remains: Vec<String>,
+    /// What to know beside that.
+    notes: Vec<String>,
 }
 
 /// Puts tables on the list.
 pub(crate) async fn add(configuration: &Configuration, arguments: TableChange) -> Result<Outcome, Failure> {
-    let source = configuration.source("table add")?;
-    let (text, changed) = rewritten(&configuration.file, &arguments.tables, file::add)?;
-    let next = read(&configuration.file, &changed)?;
+    let Change { held, text, next } = Change::of(configuration, &arguments.tables, file::add)?;
+    let source = next.source("table add")?;
     let client = postgres::connect(&source.postgres, "table").await?;
-    let (found, mut faults) = source::list(&client, next.source("table add")?).await?;
-    for table in &arguments.tables {
-        if !found.contains(table) || !is_there(&client, table).await? {
-            faults.push(format!("{table} is not there, or cannot be published"));
-        }
+    let state = state::read(&next).await?;
+    let mut faults = source::listable::faults(&client, source, &next.kafka, &next.prefix, state.as_ref()).await?;
+    if faults.is_empty() {
+        let (listed, _) = source::list(&client, source).await?;
+        let unlisted = arguments.tables.iter().filter(|table| !listed.contains(table));
+        faults.extend(unlisted.map(|table| format!("{table} is not there, or is a part of a table that is published")));
     }
     if !faults.is_empty() {
-        return Err(Failure::CannotAdd(faults.join("; ")));
+        return Err(Failure::CannotList(faults));
     }
     let mut report = Report::default();
-    let names = names(&arguments.tables);
-    report.steps.push(match text == changed {
-        true => format!("{names}: on the list of {} already", configuration.file.display()),
-        false => format!("{names}: put on the list of {}", configuration.file.display()),
+    let (names, is_changed) = (names(&arguments.tables), text != held.text);
+    report.steps.push(match is_changed {
+        false => format!("{names}: on the list of {} already", configuration.file.display()),
+        true => format!("{names}: put on the list of {}", configuration.file.display()),
     });
     report.steps.push("the source goes over to the list, and loads what was added".to_owned());
-    report
-        .remains
-        .push("sinks whose groups list their tables by name take it up when they are started with it".to_owned());
+    report.notes.extend(takers(configuration, &next, &arguments.tables));
     if !arguments.dry_run {
-        write(&configuration.file, &text, &changed)?;
+        held.replace_by(&text)?;
         let has_all = |state: &source::State| {
             arguments.tables.iter().all(|name| state.tables().any(|(_, table)| table.name == *name))
         };
-        follow(configuration, source, &client, !arguments.no_wait, has_all, &mut report).await?;
+        let waits = !arguments.no_wait;
+        let means = follow::Means { configuration: &next, source, client: &client, waits, is_changed };
+        report.done = true;
+        means.follow(has_all, &mut report).await?;
     }
     finish(&report, arguments.form.json)
 }
 
-/// A list may name what is not there: the source would refuse it at its next start.
-async fn is_there(client: &postgres::Client, table: &TableName) -> Result<bool, postgres::Error> {
-    let query = "SELECT EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                                WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p'))";
-    let found = client.query_one(query, &[&table.schema, &table.table]).await;
-    Ok(found.map_err(|cause| postgres::Error::statement(format!("look for {table}"), cause))?.get(0))
+/// Groups that take one of the tables with the new list, and did not so far.
+fn takers(before: &Configuration, next: &Configuration, tables: &[TableName]) -> Vec<String> {
+    let takes = |configuration: &Configuration, name: &str| {
+        let mut groups = configuration.sink.groups.iter().filter(|group| group.name == name);
+        groups.any(|group| tables.iter().any(|table| group.tables.chooses(table)))
+    };
+    let names = next.sink.groups.iter().map(|group| &group.name);
+    let new = names.filter(|name| takes(next, name) && !takes(before, name));
+    new.map(|name| format!("the group {name} takes it up when its sinks are started with this file")).collect()
 }
 
 /// Takes tables off the list, and what is left of them.
 pub(crate) async fn remove(configuration: &Configuration, arguments: TableRemove) -> Result<Outcome, Failure> {
     let TableRemove { change: arguments, topic } = arguments;
-    let source = configuration.source("table remove")?;
-    let (text, changed) = rewritten(&configuration.file, &arguments.tables, file::remove)?;
-    read(&configuration.file, &changed)?;
+    let Change { held, text, next } = Change::of(configuration, &arguments.tables, file::remove)?;
+    let (source, is_changed) = (next.source("table remove")?, text != held.text);
     let client = postgres::connect(&source.postgres, "table").await?;
+    if is_changed && let Some(state) = state::read(&next).await? {
+        let ruled = arguments.tables.iter().find(|table| is_ruled(source, table));
+        if let Some(table) = ruled {
+            return Err(Failure::Ruled(table.clone()));
+        }
+        let faults = source::listable::faults(&client, source, &next.kafka, &next.prefix, Some(&state)).await?;
+        if !faults.is_empty() {
+            return Err(Failure::CannotList(faults));
+        }
+    }
     let mut report = Report::default();
     let names = names(&arguments.tables);
-    report.steps.push(match text == changed {
-        true => format!("{names}: not on the list of {} any more", configuration.file.display()),
-        false => format!("{names}: taken off the list of {}", configuration.file.display()),
+    report.steps.push(match is_changed {
+        false => format!("{names}: not on the list of {} any more", configuration.file.display()),
+        true => format!("{names}: taken off the list of {}", configuration.file.display()),
     });
     let is_gone = |state: &source::State| !state.tables().any(|(_, table)| arguments.tables.contains(&table.name));
     let mut has_gone_over = true;
     if !arguments.dry_run {
-        write(&configuration.file, &text, &changed)?;
-        has_gone_over = follow(configuration, source, &client, !arguments.no_wait, is_gone, &mut report).await?;
+        held.replace_by(&text)?;
+        let waits = !arguments.no_wait;
+        let means = follow::Means { configuration: &next, source, client: &client, waits, is_changed };
+        report.done = true;
+        has_gone_over = means.follow(is_gone, &mut report).await?;
     } else {
         report.steps.push("the source goes over to the list; open loads of the table end with it".to_owned());
     }
     if has_gone_over {
-        let means = remains::Means { configuration, source, client: &client, dry_run: arguments.dry_run };
-        means.take_away(&arguments.tables, topic, &mut report).await?;
+        let means = remains::Means {
+            configuration: &next,
+            source,
+            client: &client,
+            with_topic: topic,
+            dry_run: arguments.dry_run,
+        };
+        means.take_away(&arguments.tables, &mut report).await?;
     } else {
         report.remains.push("publication, progress and parked events of the table: the same command again, once the source has gone over".to_owned());
     }
     finish(&report, arguments.form.json)
+}
+
+/// Whether the configuration says more of the table than that it is published.
+fn is_ruled(source: &source::Config, table: &TableName) -> bool {
+    source.columns.contains_key(table) || source.keys.contains_key(table)
 }
 
 fn names(tables: &[TableName]) -> String {
@@ -134,98 +158,44 @@ fn finish(report: &Report, json: bool) -> Result<Outcome, Failure> {
             if lines.is_empty() { String::new() } else { format!("{title}\n{lines}") }
         };
         let title = if report.done { "done" } else { "would be done" };
-        print(&format!("{}{}", lines(title, &report.steps), lines("remains", &report.remains)));
+        let (done, remains) = (lines(title, &report.steps), lines("remains", &report.remains));
+        print(&format!("{done}{remains}{}", lines("to know", &report.notes)));
     }
-    Ok(Outcome::Fine)
+    Ok(if report.remains.is_empty() { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// The file's text, and the same with each of the tables changed.
-fn rewritten(
-    file: &Path,
-    tables: &[TableName],
-    change: impl Fn(&str, &TableName) -> Result<Option<String>, Refused>,
-) -> Result<(String, String), Failure> {
-    if std::env::var_os(OVER).is_some() {
-        return Err(Failure::ListInEnvironment(OVER));
-    }
-    let text = std::fs::read_to_string(file).map_err(|cause| Failure::Read { file: file.to_owned(), cause })?;
-    let mut changed = text.clone();
-    for table in tables {
-        let refused = |cause| Failure::List { file: file.to_owned(), cause: Box::new(cause) };
-        if let Some(next) = change(&changed, table).map_err(refused)? {
-            changed = next;
+/// The file, what it is to say, and what that means.
+struct Change {
+    held: Held,
+    text: String,
+    next: Configuration,
+}
+
+impl Change {
+    /// Each of the tables changed by `change`.
+    fn of(
+        configuration: &Configuration,
+        tables: &[TableName],
+        change: impl Fn(&str, &TableName) -> Result<Option<String>, Refused>,
+    ) -> Result<Change, Failure> {
+        if std::env::var_os(OVER).is_some() {
+            return Err(Failure::ListInEnvironment(OVER));
         }
+        let file = &configuration.file;
+        let held = Held::open(file)?;
+        let mut text = held.text.clone();
+        for table in tables {
+            let refused = |cause| Failure::List { file: file.clone(), cause: Box::new(cause) };
+            if let Some(next) = change(&text, table).map_err(refused)? {
+                text = next;
+            }
+        }
+        let next = read(file, &text)?;
+        Ok(Change { held, text, next })
     }
-    Ok((text, changed))
 }
 
 /// What the file would say.
 fn read(file: &Path, text: &str) -> Result<Configuration, Failure> {
     Configuration::from(Document::parse(text, std::env::vars())?, file)
-}
-
-/// Writes the file whole or not at all.
-fn write(file: &Path, before: &str, text: &str) -> Result<(), Failure> {
-    if before == text {
-        return Ok(());
-    }
-    let failed = |cause| Failure::Write { file: file.to_owned(), cause };
-    // A link stays one: what it leads to is replaced.
-    let file = file.canonicalize().map_err(failed)?;
-    let mut beside = file.clone().into_os_string();
-    beside.push(".new");
-    let permissions = std::fs::metadata(&file).map_err(failed)?.permissions();
-    std::fs::write(&beside, text).map_err(failed)?;
-    std::fs::set_permissions(&beside, permissions).map_err(failed)?;
-    std::fs::rename(&beside, &file).map_err(failed)
-}
-
-/// Tells the running source to read its file again, and waits until its state is as `wanted`. Whether it is.
-async fn follow(
-    configuration: &Configuration,
-    source: &source::Config,
-    client: &postgres::Client,
-    waits: bool,
-    wanted: impl Fn(&source::State) -> bool,
-    report: &mut Report,
-) -> Result<bool, Failure> {
-    report.done = true;
-    let is_followed = |state: &Option<source::State>| state.as_ref().is_some_and(&wanted);
-    if is_followed(&state::read(configuration).await?) {
-        return Ok(true);
-    }
-    let command = Command { id: ask::new_id(), wish: Wish::Configuration };
-    let at = ask::order(client, &source.slot, &command, None).await?;
-    let mut reader = Reader::of(client, &source.slot, ABSENT_MAX);
-    for asked in 0_u32.. {
-        if reader.is_gone().await? {
-            report.remains.push(format!(
-                "nobody reads from the slot {}: the source goes over to the list when it is started with this file",
-                source.slot
-            ));
-            return Ok(false);
-        }
-        if !waits {
-            break;
-        }
-        let now = state::read(configuration).await?;
-        if is_followed(&now) {
-            report.steps.push("the running source has gone over to the list".to_owned());
-            return Ok(true);
-        }
-        if asked == TELL_AFTER {
-            let has_met = now.is_some_and(|state| state.stream.flushed > at);
-            eprintln!(
-                "{}",
-                if has_met {
-                    "waiting: the source has read its configuration again. Its log says whether its own file holds the change, and which transactions it waits for"
-                } else {
-                    "waiting for the source to come to the message in its stream"
-                }
-            );
-        }
-        tokio::time::sleep(ASK_EVERY).await;
-    }
-    report.remains.push("the running source was told to read its file again".to_owned());
-    Ok(false)
 }

@@ -6,7 +6,7 @@
 //!
 //! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, sorted, copy, listing, columns,
 //! keys, command, lists, state, watch, feed. The rim: ask, stream, snapshot (whose plan and pace
-//! are pure), catalog, setup, topics, lockers, relist, reread, start, session, keeper
+//! are pure), catalog, setup, topics, lockers, relist, reread, listable, start, session, keeper
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.
 
@@ -26,6 +26,7 @@ mod foreign;
 mod history;
 pub mod keeper;
 mod keys;
+pub mod listable;
 mod listing;
 mod lists;
 mod lockers;

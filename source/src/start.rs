@@ -143,7 +143,7 @@ pub fn record_of(found: &Found, topic: String) -> Table {
 }
 
 /// What a first start will do to topics.
-struct Planned {
+pub struct Planned {
     names: BTreeMap<u32, String>,
     missing: Vec<String>,
 }
@@ -154,7 +154,7 @@ fn distinct(names: &BTreeMap<u32, String>) -> Vec<String> {
 }
 
 /// Everything that stands in the way of a first start, at once, before anything is touched.
-async fn plan(
+pub async fn plan(
     config: &Config,
     kafka: &kafka::Config,
     prefix: &str,
@@ -175,8 +175,7 @@ async fn plan(
             config.slot
         ));
     }
-    faults.extend(unused_rules(config, survey, |_| false));
-    faults.extend(unused_keys(config, survey, |_| false));
+    faults.extend(unused(config, survey));
     let names = setup::topics_of(prefix, &config.topics, &survey.tables).unwrap_or_else(|more| {
         faults.extend(more);
         BTreeMap::new()
@@ -421,6 +420,13 @@ pub fn rules(config: &Config, survey: &Survey, state: &State) -> Result<ByOid, E
     let found = survey.tables.iter().filter_map(|found| Some((found.oid, found.ruled.clone()?)));
     rules.extend(found);
     if faults.is_empty() { Ok(rules.into_iter().collect()) } else { Err(Error::Unready(faults)) }
+}
+
+/// Rules and keys for tables that are published no more once the state is what the survey has found.
+pub fn unused(config: &Config, survey: &Survey) -> Vec<String> {
+    let mut faults = unused_rules(config, survey, |_| false);
+    faults.extend(unused_keys(config, survey, |_| false));
+    faults
 }
 
 /// A rule for a table that nobody publishes hides nothing, and is thought to.

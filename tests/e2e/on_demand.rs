@@ -399,13 +399,24 @@ async fn a_list_that_cannot_be_brought_about_is_given_up() {
 }
 
 /// A table is put on the list of the running source and taken off again, with all that it left behind. A change in a file on
-/// another machine is told, and changes nothing.
+/// another machine is told, and changes nothing. What groups still choose stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_come_and_go_by_command() {
     let (accounts, people) = (workload::accounts(), workload::people());
-    let mut world = World::builder().table(accounts.table().clone()).start().await;
-    world.make(people.table()).await;
+    let shares = |name: &str| Table::new(&format!("public.{name}"), &["id"], "id bigint PRIMARY KEY");
+    let (stays, goes) = (shares("stays"), shares("goes"));
+    let mut world = World::builder().table(accounts.table().clone()).redis_group().start().await;
+    for table in [people.table(), &stays, &goes] {
+        world.make(table).await;
+    }
     as_owner(&mut world);
+    world
+        .in_source("CREATE TABLE keyless (n integer); INSERT INTO stays VALUES (1); INSERT INTO goes VALUES (1)")
+        .await;
+    world
+        .configuration
+        .set("source.tables", vec!["public.accounts", "public.stays", "public.goes"])
+        .set("source.topics.routes.both", vec!["public.stays", "public.goes"]);
     world.expect_log("source.tables is what it was");
     let client = world.source(Role::Superuser).await;
     workload::fill(&client, world.seed, &[accounts.clone(), people.clone()], 100).await.expect("the tables take rows");
@@ -416,12 +427,16 @@ async fn tables_come_and_go_by_command() {
     let before = std::fs::read_to_string(source.file()).expect("it has a file");
     let would = source.command(&["table", "add", "public.people", "--dry-run"]).await.expect("it runs");
     assert_eq!(would.code, Some(0), "{would:?}");
+    for (table, why) in [("public.nowhere", "public.nowhere"), ("public.keyless", "no replica identity")] {
+        let refused = source.command(&["table", "add", table]).await.expect("it runs");
+        assert!(refused.code == Some(2) && refused.stderr.contains(why), "{refused:?}");
+    }
     assert_eq!(std::fs::read_to_string(source.file()).expect("it has a file"), before, "only said");
-    let missing = source.command(&["table", "add", "public.nowhere"]).await.expect("it runs");
-    assert!(missing.code == Some(2) && missing.stderr.contains("public.nowhere"), "{missing:?}");
     let elsewhere = world.command(&["table", "add", "public.people", "--no-wait"]).await;
     assert_eq!(elsewhere.code, Some(0), "{elsewhere:?}");
     source.logs("source.tables is what it was", WITHIN).await.expect("it says that its own file is another");
+    let elsewhere = world.command(&["table", "add", "public.people"]).await;
+    assert!(elsewhere.code == Some(1) && elsewhere.stdout.contains("by the list before"), "{elsewhere:?}");
 
     let added = source.command(&["table", "add", "public.people"]).await.expect("it runs");
     assert_eq!(added.code, Some(0), "{added:?}");
@@ -429,22 +444,65 @@ async fn tables_come_and_go_by_command() {
     writers.after(200).await.expect("the writers write");
     world.tables.push(people.table().clone());
     world.until_published().await;
-    let names: Vec<String> = world.tables.iter().map(|table| table.name.to_string()).collect();
-    world.configuration.set("source.tables", names);
+    // Before the source has let it go it is wanted again.
+    let off = source.command(&["table", "remove", "public.people", "--no-wait"]).await.expect("it runs");
+    assert!(off.code == Some(1) && off.stdout.contains("remains"), "{off:?}");
+    let again = source.command(&["table", "add", "public.people"]).await.expect("it runs");
+    assert!(again.code == Some(0) && again.stdout.contains("has gone over"), "{again:?}");
+    world.in_source("UPDATE people SET name = name || '!'").await;
+    world.until_published().await;
+    let names = ["public.accounts", "public.people", "public.stays", "public.goes"];
+    world.configuration.set("source.tables", names.to_vec());
     let mut sink = start(&mut world, Part::Sink).await;
     world.until_equal().await;
     sink.stop().await.expect("it ends");
 
-    let removed = source.command(&["table", "remove", "public.people", "--topic"]).await.expect("it runs");
-    assert_eq!(removed.code, Some(0), "{removed:?}");
-    assert!(removed.stdout.contains("has gone over") && removed.stdout.contains("deleted"), "{removed:?}");
-    let publication = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'people'";
-    assert_eq!(client.query_one(publication, &[]).await.expect("it answers").get::<_, i64>(0), 0, "{removed:?}");
     let topic = world.topic_name(people.table());
     let target = world.target(Role::Superuser).await;
-    let progress = "SELECT count(*) FROM tributary.progress WHERE topic = $1";
-    let left = target.query_one(progress, &[&topic]).await.expect("it answers").get::<_, i64>(0);
-    assert_eq!(left, 0, "{removed:?}");
+    let standing = async |topic: &str| {
+        let progress = "SELECT count(*) FROM tributary.progress WHERE topic = $1";
+        target.query_one(progress, &[&topic]).await.expect("it answers").get::<_, i64>(0)
+    };
+    // One of the groups lists its tables by itself.
+    let listing = |items: &str| {
+        let text = std::fs::read_to_string(source.file()).expect("it has a file");
+        let is_own = |line: &&str| !line.starts_with("tables = [\"public.*\"");
+        let text: String = text.lines().filter(is_own).map(|line| format!("{line}\n")).collect();
+        let text = text.replace("[groups.rdb]\n", &format!("[groups.rdb]\ntables = [{items}]\n"));
+        std::fs::write(source.file(), text).expect("it can be written");
+    };
+    listing("\"public.*\"");
+    let kept = source.command(&["table", "remove", "public.people", "--topic"]).await.expect("it runs");
+    assert!(kept.code == Some(1) && kept.stdout.contains("\"!public.people\""), "{kept:?}");
+    assert!(kept.stdout.contains("has gone over") && !kept.stdout.contains("deleted"), "{kept:?}");
+    assert!(standing(&topic).await > 0, "{kept:?}");
+    listing("\"public.*\", \"!public.people\"");
+    let removed = source.command(&["table", "remove", "public.people", "--topic"]).await.expect("it runs");
+    assert_eq!(removed.code, Some(0), "{removed:?}");
+    assert!(removed.stdout.contains("deleted") && removed.stdout.contains("in Redis"), "{removed:?}");
+    let publication = "SELECT count(*) FROM pg_publication_tables WHERE tablename = 'people'";
+    assert_eq!(client.query_one(publication, &[]).await.expect("it answers").get::<_, i64>(0), 0, "{removed:?}");
+    assert_eq!(standing(&topic).await, 0, "{removed:?}");
+
+    // Of a topic that others share only its own rows go.
+    let shared = format!("{}.both", world.prefix());
+    let of = |table: &str, part: i32| {
+        format!(
+            "INSERT INTO tributary.parked (grp, topic, part, off, tbl, key, position, class, record, cause)
+             VALUES ('rdb', '{shared}', {part}, 0, '{table}', '', '', 'dead', '{{}}', '');
+             INSERT INTO tributary.hold (id, grp, kind, at, topics, created_by)
+             VALUES ('truncate/rdb/x/{table}', 'rdb', 'truncate', 'x', '{{{shared}}}', '')"
+        )
+    };
+    world.in_target(&format!("{}; {}", of("public.stays", 0), of("public.goes", 1))).await;
+    listing("\"public.*\", \"!public.people\", \"!public.goes\"");
+    let removed = source.command(&["table", "remove", "public.goes", "--topic"]).await.expect("it runs");
+    assert!(removed.code == Some(0) && removed.stdout.contains("public.stays"), "{removed:?}");
+    let left =
+        "SELECT string_agg(tbl, ' ') || ' ' || (SELECT string_agg(id, ' ') FROM tributary.hold) FROM tributary.parked";
+    let left: String = target.query_one(left, &[]).await.expect("it answers").get(0);
+    assert_eq!(left, "public.stays truncate/rdb/x/public.stays", "{removed:?}");
+    assert!(standing(&shared).await > 0, "{removed:?}");
     world.tables.pop();
     write(&world, &[accounts.clone(), people.clone()]).after(50).await.expect("the writers write");
     world.until_published().await;
