@@ -143,9 +143,13 @@ impl Sorting {
 
     /// Whether one key comes before another or is the same, of a table as SQL writes it: its columns' own collations count.
     pub fn is_upto(&self, table: &str, key: &[String], end: &[String]) -> String {
-        let names = self.0.iter().map(|(name, _)| quote::identifier(name)).collect::<Vec<_>>().join(", ");
+        let column = |(name, sorted): &(String, Sorted)| match (quote::identifier(name), sorted.number) {
+            (name, 0) => format!("{name}::text AS {name}"),
+            (name, _) => name,
+        };
+        let columns = self.0.iter().map(column).collect::<Vec<_>>().join(", ");
         let (literals, bound) = (self.literals(key), self.upto(end));
-        format!("SELECT {bound} FROM (SELECT {names} FROM {table} WHERE false UNION ALL SELECT {literals}) AS key")
+        format!("SELECT {bound} FROM (SELECT {columns} FROM {table} WHERE false UNION ALL SELECT {literals}) AS key")
     }
 
     /// A comparison of rows takes plain signs alone. Where these mean something else it is spelt out, so that an index can
@@ -263,5 +267,11 @@ pub(crate) mod tests {
         assert_eq!(key.after(&texts(&["x"])), format!("({expression}) > ('x'::text)"));
         assert_eq!(key.0[0].1.equals("a", "x"), format!("{expression} OPERATOR(pg_catalog.=) 'x'::text"));
         assert_eq!(key.describe(), r#"output "a""#);
+        assert_eq!(
+            key.is_upto("t", &texts(&["1"]), &texts(&["2"])),
+            format!(
+                r#"SELECT ({expression}) <= ('2'::text) FROM (SELECT "a"::text AS "a" FROM t WHERE false UNION ALL SELECT '1'::text) AS key"#
+            )
+        );
     }
 }

@@ -503,6 +503,7 @@ async fn tables_come_and_go_by_command() {
     let left: String = target.query_one(left, &[]).await.expect("it answers").get(0);
     assert_eq!(left, "public.stays truncate/rdb/x/public.stays", "{removed:?}");
     assert!(standing(&shared).await > 0, "{removed:?}");
+    world.in_target("DELETE FROM tributary.parked; DELETE FROM tributary.hold").await;
     world.tables.pop();
     write(&world, &[accounts.clone(), people.clone()]).after(50).await.expect("the writers write");
     world.until_published().await;
