@@ -5,7 +5,8 @@
 //!
 //! Exact, without any clock. A session that goes over has another session on its server from before its first record until the
 //! message of the list stands in the stream; so a record of a session that has read the file, no such session behind it, and a
-//! record behind that, prove that there is no such message.
+//! record behind that, prove that there is no such message. (A session that fails on its way and begins again at that very moment
+//! may be told of too early; the same command again says what became of it.)
 
 use std::time::Duration;
 
