@@ -81,7 +81,7 @@ impl<'a> Desk<'a> {
             started.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())).map_err(source::Error::from)
         };
         let tail = if waits { Some(tail.await?) } else { None };
-        let written = ask::order(&self.client, &self.source.slot, command, self.state.secret()).await?;
+        let written = ask::order(&self.client, &self.source.slot, command, self.state.seal_key()).await?;
         let at = written.at;
         let Some(tail) = tail else { return Ok((at, None)) };
         let stop = Arc::new(AtomicBool::new(false));

@@ -4,7 +4,7 @@
 //!     table/<oid>       a relation as last published
 //!     topic/<name>      a topic as found at the start, and how many records each partition holds
 //!     load/<id>         a load that is not done yet;  load/<id>/<oid>: what of a table is done
-//!     secret            by which commands are known that only a reader of this topic can have written
+//!     seal              by which commands are known that only a reader of this topic can have written
 //!     moved/<oid>/<key> a row of which something was read beside the stream, until the stream has caught up with that
 //!
 //! A tombstone ends a record.
@@ -32,8 +32,8 @@ pub enum Key {
     Load(String),
     /// [`LoadTable`], by the load's id and the table's OID.
     LoadTable(String, u32),
-    /// [`Secret`].
-    Secret,
+    /// [`Seal`].
+    Seal,
     /// [`Moved`], by the table's OID and the text of the record's key.
     Moved(u32, String),
 }
@@ -46,7 +46,7 @@ impl fmt::Display for Key {
             Key::Topic(name) => write!(f, "topic/{name}"),
             Key::Load(id) => write!(f, "load/{id}"),
             Key::LoadTable(id, oid) => write!(f, "load/{id}/{oid}"),
-            Key::Secret => f.write_str("secret"),
+            Key::Seal => f.write_str("seal"),
             Key::Moved(oid, key) => write!(f, "moved/{oid}/{key}"),
         }
     }
@@ -69,7 +69,7 @@ impl FromStr for Key {
         }
         match *text.split('/').collect::<Vec<_>>() {
             ["stream"] => Ok(Key::Stream),
-            ["secret"] => Ok(Key::Secret),
+            ["seal"] => Ok(Key::Seal),
             ["table", digits] => oid(digits).map(Key::Table),
             ["topic", name] => Ok(Key::Topic(name.to_owned())),
             ["load", id] => Ok(Key::Load(id.to_owned())),
@@ -228,14 +228,14 @@ pub enum LoadKind {
 /// What only readers of the state know. Whoever may connect to the database may write commands into the stream; those that take
 /// something away are followed only if they carry an HMAC by it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Secret {
+pub struct Seal {
     /// Random text.
-    pub secret: String,
+    pub hmac_key: String,
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for Seal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("Seal(..)")
     }
 }
 

@@ -9,8 +9,8 @@ use crate::record::Partition;
 
 /// Where something of a topic may stand in the target, children before what they depend on.
 const TABLES: [&str; 4] = ["parked", "loading", "passed_over", "progress"];
-/// The most partitions that are looked for in Redis beyond the last that was found.
-const PARTITIONS_MAX: i32 = 10_000;
+/// So many partitions are looked for in Redis at a time, until none of them was found: those without a record have no progress.
+const PARTITIONS_AT_ONCE: i32 = 1_000;
 
 /// Forgets progress, open loads and parked events of a topic in the target database; with `dry_run` they are only counted.
 pub async fn rows(target: &postgres::Config, group: &str, topic: &str, dry_run: bool) -> Result<u64, Error> {
@@ -42,10 +42,14 @@ pub async fn keys(redis: &Redis, prefix: &str, group: &str, topic: &str, dry_run
     let client = redis::Client::open(redis.url.expose()).map_err(failed)?;
     let mut connection = client.get_multiplexed_async_connection().await.map_err(failed)?;
     let mut keys = 0;
-    for number in 0..PARTITIONS_MAX {
-        let key = announce::progress_key(prefix, group, &Partition { topic: topic.into(), number });
-        let command = if dry_run { "EXISTS" } else { "DEL" };
-        let found: u64 = redis::cmd(command).arg(key).query_async(&mut connection).await.map_err(failed)?;
+    for first in (0..).step_by(PARTITIONS_AT_ONCE as usize) {
+        let mut asked = redis::pipe();
+        for number in first..first + PARTITIONS_AT_ONCE {
+            let key = announce::progress_key(prefix, group, &Partition { topic: topic.into(), number });
+            asked.cmd(if dry_run { "EXISTS" } else { "DEL" }).arg(key);
+        }
+        let found: Vec<u64> = asked.query_async(&mut connection).await.map_err(failed)?;
+        let found: u64 = found.iter().sum();
         if found == 0 {
             break;
         }

@@ -46,11 +46,11 @@ impl Written {
     }
 }
 
-/// Writes a command into the stream that is read through `slot`, sealed by the state's secret where it has one. It does not
+/// Writes a command into the stream that is read through `slot`, sealed by the state's key where it has one. It does not
 /// wait for a synchronous standby: one that is away would hold it, and whoever waits for the answer, without a word.
-pub async fn order(client: &Client, slot: &str, command: &Command, secret: Option<&str>) -> Result<Written, Error> {
+pub async fn order(client: &Client, slot: &str, command: &Command, seal_key: Option<&str>) -> Result<Written, Error> {
     const OPERATION: &str = "write a command into the stream";
-    let message = secret.map_or_else(|| command.message(), |secret| command.sealed(secret));
+    let message = seal_key.map_or_else(|| command.message(), |key| command.sealed(key));
     let query =
         "SELECT set_config('synchronous_commit', 'local', true), pg_logical_emit_message(true, $1, $2::text)::text,
                         pg_current_xact_id()::text";

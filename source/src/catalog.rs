@@ -16,6 +16,7 @@ use crate::feed::{Catalog, Reselect, Reselected};
 use crate::keys::Named;
 use crate::listing::Candidate;
 use crate::pgoutput;
+use crate::published;
 use crate::relation::{Details, Relation};
 use crate::snapshot;
 use crate::sorted::{Sorted, Sorting};
@@ -41,16 +42,10 @@ const DESCRIBE: &str = "
 const DESCRIBED: &str = "
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
-    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    WHERE c.oid = $1";
+    JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped";
 
-/// From 15 on the publication says which columns it carries; from 18 on generated ones can be among them.
-const PUBLISHED_15: &str = "
-      AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
-      AND EXISTS (SELECT FROM pg_publication_tables p
-                  WHERE p.pubname = $2 AND p.schemaname = n.nspname AND p.tablename = c.relname AND a.attname = ANY (p.attnames))
-    ORDER BY a.attnum";
-const PUBLISHED_14: &str = " AND a.attgenerated = '' AND $2 <> '' ORDER BY a.attnum";
+/// From 15 on the publication says which columns it carries.
+const PUBLISHED_14: &str = " WHERE c.oid = $1 AND a.attgenerated = '' AND $2 <> ''";
 
 /// The types of a relation's columns, by the OIDs that the stream gave: they stand for what was, whatever columns are called
 /// by now. Domains are followed to their base.
@@ -143,8 +138,8 @@ pub async fn describe(
     oid: u32,
     publication: &str,
 ) -> Result<pgoutput::Relation, Error> {
-    let query =
-        format!("{DESCRIBE}{IS_KEY}{DESCRIBED}{}", if version >= 150_000 { PUBLISHED_15 } else { PUBLISHED_14 });
+    let of = if version >= 150_000 { published::columns(version) } else { PUBLISHED_14.to_owned() };
+    let query = format!("{DESCRIBE}{IS_KEY}{DESCRIBED}{of} ORDER BY a.attnum");
     let rows = client
         .query(&query, &[&oid, &publication])
         .await

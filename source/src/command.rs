@@ -8,7 +8,7 @@
 //!
 //! Pure. Every user of the database may write such a message, so it is bounded here, and whoever takes it up trusts nothing in
 //! it. A wish to read is anybody's. What takes something away (rows that a load replaces, a load that is paused, resumed or
-//! given up) is *sealed*: `load/<id>.<seal>/…`, an HMAC by a secret of the state, which only who may read that topic can make.
+//! given up) is *sealed*: `load/<id>.<seal>/…`, an HMAC by a key of the state, which only who may read that topic can make.
 //! Refusals quote none of it.
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -170,27 +170,27 @@ impl Wish {
     }
 }
 
-/// A secret that nobody guesses.
-pub fn new_secret() -> String {
+/// A key for seals that nobody guesses.
+pub fn new_seal_key() -> String {
     let random = || uuid::Uuid::new_v4().simple();
     format!("{}{}", random(), random())
 }
 
 /// The seal of a message without one.
-fn seal(secret: &str, message: &str) -> Hmac<Sha256> {
-    let mac = Hmac::<Sha256>::new_from_slice(secret.as_bytes()).expect("HMAC takes a key of any length");
+fn seal(key: &str, message: &str) -> Hmac<Sha256> {
+    let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes a key of any length");
     mac.chain_update(message)
 }
 
-/// Whether the message of a command is sealed by this secret.
-pub fn is_sealed(content: &[u8], secret: &str) -> bool {
+/// Whether the message of a command is sealed by this key.
+pub fn is_sealed(content: &[u8], key: &str) -> bool {
     let parts = || {
         let (kind, rest) = std::str::from_utf8(content).ok()?.split_once('/')?;
         let (name, body) = rest.split_once('/')?;
         let (id, mac) = name.split_once('.')?;
         Some((format!("{kind}/{id}/{body}"), hex(mac)?))
     };
-    parts().is_some_and(|(message, mac)| seal(secret, &message).verify_slice(&mac).is_ok())
+    parts().is_some_and(|(message, mac)| seal(key, &message).verify_slice(&mac).is_ok())
 }
 
 /// The bytes behind pairs of hexadecimal digits.
@@ -201,9 +201,9 @@ fn hex(text: &str) -> Option<Vec<u8>> {
 
 impl Command {
     /// The message that asks for it, sealed.
-    pub fn sealed(&self, secret: &str) -> String {
+    pub fn sealed(&self, key: &str) -> String {
         let message = self.message();
-        let mac = seal(secret, &message).finalize().into_bytes();
+        let mac = seal(key, &message).finalize().into_bytes();
         let mac: String = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         // No kind has a slash in it.
         message.replacen(&format!("/{}/", self.id), &format!("/{}.{mac}/", self.id), 1)
@@ -350,20 +350,20 @@ mod tests {
     }
 
     #[test]
-    fn a_seal_is_of_this_message_and_this_secret() {
-        let (secret, other) = (new_secret(), new_secret());
-        assert_ne!(secret, other);
+    fn a_seal_is_of_this_message_and_this_key() {
+        let (own, other) = (new_seal_key(), new_seal_key());
+        assert_ne!(own, other);
         // An id that its kind begins with must not be taken for it.
         let command = Command { id: "a".into(), wish: Wish::Load { tables: vec![table()], mode: Mode::Replace } };
-        let sealed = command.sealed(&secret);
-        assert!(is_sealed(sealed.as_bytes(), &secret) && !is_sealed(sealed.as_bytes(), &other));
+        let sealed = command.sealed(&own);
+        assert!(is_sealed(sealed.as_bytes(), &own) && !is_sealed(sealed.as_bytes(), &other));
         assert_eq!(Command::read(sealed.as_bytes()), Some(Ok(command.clone())));
-        assert!(!is_sealed(command.message().as_bytes(), &secret));
+        assert!(!is_sealed(command.message().as_bytes(), &own));
         for (from, to) in [("replace", "merge"), ("/a.", "/b."), ("/a.", "/a.0"), ("load/", "keys/")] {
             let turned = sealed.replacen(from, to, 1);
-            assert!(turned != sealed && !is_sealed(turned.as_bytes(), &secret), "{turned}");
+            assert!(turned != sealed && !is_sealed(turned.as_bytes(), &own), "{turned}");
         }
-        assert!(!is_sealed(b"load/a./{}", &secret) && !is_sealed(b"load/a.\xff/{}", &secret));
+        assert!(!is_sealed(b"load/a./{}", &own) && !is_sealed(b"load/a.\xff/{}", &own));
     }
 
     #[test]

@@ -20,6 +20,25 @@ const JOINS: &str = "
 pub const IS_PUBLISHED: &str =
     "p.oid IS NOT NULL AND CASE WHEN p.pubviaroot THEN NOT u.above AND u.itself ELSE u.above OR u.itself END";
 
+/// Whether it is published under its own name and not as a part of another, or by its partitions; behind [`joins`].
+pub const BY_ITSELF: &str = "(p.pubviaroot OR c.relkind <> 'p') AND c.relpersistence = 'p'";
+
+/// The tables that a publication carries: OID, schema, name. `$1`: the OIDs to look at, or NULL for all; `$2`: its name.
+pub fn tables(version: u32) -> String {
+    // Below that number are the system's own, which are in no publication.
+    format!(
+        "SELECT c.oid, n.nspname::text, c.relname::text
+         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace{}
+         WHERE ($1::oid[] IS NULL OR c.oid = ANY ($1)) AND c.oid >= 16384 AND c.relkind IN ('r', 'p') AND {BY_ITSELF} AND {IS_PUBLISHED}",
+        joins(version)
+    )
+}
+
+/// The joins and the condition for the columns `a` of a table `c` that a publication carries. `$1`: the OID, `$2`: its name.
+pub fn columns(version: u32) -> String {
+    format!("{} WHERE c.oid = $1 AND {BY_ITSELF} AND {IS_PUBLISHED} AND {}", joins(version), carried(version))
+}
+
 /// The joins that the others stand behind, for a server of this version.
 pub fn joins(version: u32) -> String {
     JOINS.replace("{schema}", schema(version))

@@ -26,7 +26,7 @@ use crate::lists::{self, Facts, Judged, ListId};
 use crate::session::Input;
 use crate::setup::{self, Survey};
 use crate::state::State;
-use crate::{Error, catalog, keeper, lockers, start, topics};
+use crate::{Error, catalog, keeper, lockers, published, start, topics};
 
 /// What the session on the server is for that is there as long as a list is brought about.
 pub const PURPOSE: &str = "list";
@@ -147,14 +147,9 @@ async fn lost(
     let mut faults = Vec::new();
     let kept: Vec<_> = survey.tables.iter().filter(|found| state.table(found.oid).is_some()).collect();
     for name in &state.stream.publications {
-        let query = "SELECT EXISTS (SELECT FROM pg_publication WHERE pubname = $1),
-                            ARRAY(SELECT c.oid FROM pg_publication_tables p
-                                  JOIN pg_namespace n ON n.nspname = p.schemaname
-                                  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename WHERE p.pubname = $1)";
-        let row = client.query_one(query, &[name]).await;
-        let row = row.map_err(|cause| postgres::Error::statement(format!("look at the publication {name}"), cause))?;
-        let (is_there, tables): (bool, Vec<u32>) = (row.get(0), row.get(1));
-        if !is_there {
+        let asked = |cause| postgres::Error::statement(format!("look at the publication {name}"), cause);
+        let query = "SELECT FROM pg_publication WHERE pubname = $1";
+        if client.query_opt(query, &[name]).await.map_err(asked)?.is_none() {
             // To 17 the stream stands still on its name for ever, and from 18 on it goes on without what it carried.
             faults.push(format!(
                 "the publication {name} was dropped, and what was written until now is only to be had through it: changes since {} are missing, load again under a new prefix",
@@ -162,6 +157,9 @@ async fn lost(
             ));
             continue;
         }
+        let oids: Vec<u32> = kept.iter().map(|found| found.oid).collect();
+        let tables = client.query(&published::tables(survey.version), &[&oids, name]).await.map_err(asked)?;
+        let tables: Vec<u32> = tables.iter().map(|row| row.get(0)).collect();
         let gone =
             kept.iter().filter(|found| !tables.contains(&found.oid)).map(|found| found.relation.name.to_string());
         let gone = gone.collect::<Vec<_>>().join(", ");

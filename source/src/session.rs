@@ -201,7 +201,7 @@ pub async fn run(
     let admin = Admin::connect(kafka)?;
     let topics::Checked { limits, state_topic_id } = topics::check(&admin, &topic::of_state(prefix), &state).await?;
 
-    state.keep_secret(command::new_secret);
+    state.keep_seal_key(command::new_seal_key);
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
     let client = Arc::new(client);

@@ -14,7 +14,7 @@ use crate::keeper::{self, Unusable};
 use crate::keys::{self, Named};
 use crate::listing::Listed;
 use crate::relation::{Details, NoKey, Relation};
-use crate::{catalog, listing, pgoutput};
+use crate::{catalog, listing, pgoutput, published};
 
 /// A configured table as the server has it.
 #[derive(Debug)]
@@ -94,7 +94,7 @@ pub async fn survey(client: &Client, config: &Config) -> Result<Survey, Error> {
     if survey.standby {
         return Ok(survey);
     }
-    let publication = publication(client, config).await?;
+    let publication = publication(client, config, survey.version).await?;
     list(client, config, &mut survey).await?;
     for listed in survey.listed.clone() {
         look_at(client, config, &listed, publication.is_some(), &mut survey).await?;
@@ -282,13 +282,13 @@ async fn published_form(
 }
 
 /// The publication's row, and its tables.
-async fn publication(client: &Client, config: &Config) -> Result<Option<(Row, Vec<TableName>)>, Error> {
+async fn publication(client: &Client, config: &Config, version: u32) -> Result<Option<(Row, Vec<TableName>)>, Error> {
     let asked = |cause| Error::statement(format!("look at the publication {}", config.publication), cause);
     let query = "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1";
     let Some(row) = client.query_opt(query, &[&config.publication]).await.map_err(asked)? else { return Ok(None) };
-    let query = "SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = $1";
-    let tables = client.query(query, &[&config.publication]).await.map_err(asked)?;
-    let name = |row: &Row| TableName::new(row.get::<_, String>(0), row.get::<_, String>(1));
+    let tables = client.query(&published::tables(version), &[&None::<Vec<u32>>, &config.publication]).await;
+    let tables = tables.map_err(asked)?;
+    let name = |row: &Row| TableName::new(row.get::<_, String>(1), row.get::<_, String>(2));
     Ok(Some((row, tables.iter().map(name).collect())))
 }
 

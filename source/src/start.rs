@@ -121,7 +121,7 @@ pub async fn first(
     let table = |found: &Found| (found.oid, record_of(found, names[&found.oid].clone()));
     let tables = survey.tables.iter().map(table).collect();
     let mut state = State::first(stream, tables, found);
-    state.keep_secret(command::new_secret);
+    state.keep_seal_key(command::new_seal_key);
     let loads: Vec<_> = survey.tables.iter().map(|found| (found.oid, found.rows_estimated)).collect();
     commit_first(config, publisher, prefix, state, &loads, client, stop).await
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Secret, Sent, Stream, Table, Topic, UnknownKey};
+use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Seal, Sent, Stream, Table, Topic, UnknownKey};
 use schemas::{CONTRACT, Lsn, Position};
 
 /// Why the records of the state topic make no state.
@@ -61,7 +61,7 @@ pub struct State {
     loads: BTreeMap<String, Load>,
     load_tables: BTreeMap<(String, u32), LoadTable>,
     moved: BTreeMap<(u32, String), Moved>,
-    secret: Option<Secret>,
+    seal: Option<Seal>,
     dirty: BTreeSet<Key>,
 }
 
@@ -77,7 +77,7 @@ impl State {
             loads: BTreeMap::new(),
             load_tables: BTreeMap::new(),
             moved: BTreeMap::new(),
-            secret: None,
+            seal: None,
             dirty,
         }
     }
@@ -88,13 +88,13 @@ impl State {
         for (key, value) in records {
             latest.insert(String::from_utf8_lossy(&key).into_owned(), value);
         }
-        let (mut stream, mut secret) = (None, None);
+        let (mut stream, mut seal) = (None, None);
         let mut state = (BTreeMap::new(), Vec::new(), BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         for (text, value) in latest {
             let Some(value) = value else { continue };
             match text.parse().map_err(Error::Key)? {
                 Key::Stream => stream = Some(parse::<Stream>(&text, &value)?),
-                Key::Secret => secret = Some(parse(&text, &value)?),
+                Key::Seal => seal = Some(parse(&text, &value)?),
                 Key::Table(oid) => drop(state.0.insert(oid, parse(&text, &value)?)),
                 Key::Topic(name) => state.1.push(TopicState { name, topic: parse(&text, &value)?, touched: false }),
                 Key::Load(id) => drop(state.2.insert(id, parse(&text, &value)?)),
@@ -112,7 +112,7 @@ impl State {
                 loads,
                 load_tables,
                 moved,
-                secret,
+                seal,
                 dirty: BTreeSet::new(),
             })),
         }
@@ -271,16 +271,16 @@ impl State {
         }
     }
 
-    /// What only readers of the state know; none before the first session.
-    pub fn secret(&self) -> Option<&str> {
-        self.secret.as_ref().map(|secret| secret.secret.as_str())
+    /// The key that seals commands, which only readers of the state know; none before the first session.
+    pub fn seal_key(&self) -> Option<&str> {
+        self.seal.as_ref().map(|seal| seal.hmac_key.as_str())
     }
 
-    /// There is a secret from here on: `random`, if there was none.
-    pub fn keep_secret(&mut self, random: impl FnOnce() -> String) {
-        if self.secret.is_none() {
-            self.secret = Some(Secret { secret: random() });
-            self.dirty.insert(Key::Secret);
+    /// There is one from here on: `random`, if there was none.
+    pub fn keep_seal_key(&mut self, random: impl FnOnce() -> String) {
+        if self.seal.is_none() {
+            self.seal = Some(Seal { hmac_key: random() });
+            self.dirty.insert(Key::Seal);
         }
     }
 
@@ -310,7 +310,7 @@ impl State {
                 Key::Load(id) => self.loads.get(id).map(json),
                 Key::LoadTable(id, oid) => self.load_tables.get(&(id.clone(), *oid)).map(json),
                 Key::Moved(oid, key) => self.moved.get(&(*oid, key.clone())).map(json),
-                Key::Secret => self.secret.as_ref().map(json),
+                Key::Seal => self.seal.as_ref().map(json),
                 Key::Stream | Key::Topic(_) => unreachable!("kept outside of the set of touched records"),
             };
             records.push((key.to_string(), value));

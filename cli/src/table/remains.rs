@@ -242,17 +242,6 @@ impl Means<'_> {
             if keys > 0 {
                 report.steps.push(format!("group {name}: progress of {topic} in Redis"));
             }
-            if self.dry_run {
-                continue;
-            }
-            let still = sink::read::announced(redis, prefix, name, &topics).await?;
-            if !still.is_empty() {
-                let partitions: Vec<String> = still.iter().map(|standing| standing.partition.to_string()).collect();
-                report.remains.push(format!(
-                    "progress of the group {name} in Redis: {topic}, partitions {}, behind one whose progress was gone before; delete the keys tributary:{prefix}:{name}:{topic}* there",
-                    partitions.join(", ")
-                ));
-            }
         }
         Ok(())
     }

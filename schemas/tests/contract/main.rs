@@ -185,7 +185,7 @@ fn state_record(key: &str, value: Option<&str>) {
         record::Key::Topic(_) => same_again::<record::Topic>(value),
         record::Key::Load(_) => same_again::<record::Load>(value),
         record::Key::LoadTable(..) => same_again::<record::LoadTable>(value),
-        record::Key::Secret => same_again::<record::Secret>(value),
+        record::Key::Seal => same_again::<record::Seal>(value),
         record::Key::Moved(..) => same_again::<record::Moved>(value),
     }
 }

@@ -4,7 +4,7 @@ use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
 use schemas::key::Canonical;
 use schemas::state::{
-    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Secret, Sent,
+    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Seal, Sent,
     Stream, Table as Relation, Topic,
 };
 use schemas::{CONTRACT, Lsn, Seq, topic};
@@ -58,9 +58,9 @@ pub fn examples() -> Vec<Example> {
             ],
         ),
         Example::of_records(
-            "state_secret",
+            "state_seal",
             "commands that take something away are known by this",
-            [record(Key::Secret, Some(&Secret { secret: "0123456789abcdef".repeat(4) }))],
+            [record(Key::Seal, Some(&Seal { hmac_key: "0123456789abcdef".repeat(4) }))],
         ),
         Example::of_records(
             "state_load_added",

@@ -45,7 +45,7 @@ impl Feed {
             self.rows_changed(oid, in_front_of(commit, lsn), outbox)?;
         } else if let Some(command) = Command::read(content) {
             let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
-            let is_sealed = self.state.secret().is_some_and(|secret| command::is_sealed(content, secret));
+            let is_sealed = self.state.seal_key().is_some_and(|key| command::is_sealed(content, key));
             self.commanded(command, is_sealed, in_front_of(commit, lsn), outbox)?;
         }
         Ok(())

@@ -109,15 +109,18 @@ pub fn row(line: &[u8]) -> Option<(Listed, &[u8])> {
     Some((Listed { keys, is_there }, rest))
 }
 
-/// What a chunk has read of these keys: all of them, or those alone whose rows were taken.
-pub fn covered(keys: &[String], void: &[String], rows: Vec<Listed>) -> Part {
+/// What a chunk has read of these keys: all of them, or those alone whose rows were taken. Those that are not of the columns of
+/// the table's key, which may be others by now, can name no row.
+pub fn covered(keys: &[String], void: &[String], rows: Vec<Listed>, columns: &[String]) -> Part {
     let mut taken: Vec<usize> = rows.iter().flat_map(|row| row.keys.iter().copied()).collect();
     taken.sort_unstable();
     let place = |key: &usize| taken.binary_search(key).unwrap_or_default();
     let rows =
         rows.iter().map(|row| Listed { keys: row.keys.iter().map(place).collect(), is_there: row.is_there }).collect();
+    let lost = keys.iter().filter(|key| literals(key, columns).is_none());
+    let void = void.iter().chain(lost).cloned().collect();
     let keys = taken.iter().filter_map(|key| keys.get(*key).cloned()).collect();
-    Part::List { keys, void: void.to_vec(), rows }
+    Part::List { keys, void, rows }
 }
 
 /// Whether a statement may have failed by the keys that stand in it. Types refuse a text with codes of many classes, also such
@@ -207,12 +210,17 @@ mod tests {
 
     #[test]
     fn a_chunk_that_is_full_covers_the_keys_of_its_rows() {
-        let keys = ["a", "b", "c", "d"].map(str::to_owned);
+        let key = |n: usize| format!("{{\"id\":{n}}}");
+        let keys: Vec<String> = (0..4).map(key).collect();
         let row = |keys: &[usize]| Listed { keys: keys.to_vec(), is_there: true };
-        let Part::List { keys, rows, .. } = covered(&keys, &[], vec![row(&[3]), row(&[0, 1])]) else {
-            panic!("a list")
-        };
-        assert_eq!((keys, rows), (vec!["a".into(), "b".into(), "d".into()], vec![row(&[2]), row(&[0, 1])]));
+        let id = ["id".to_owned()];
+        let part = covered(&keys, &[], vec![row(&[3]), row(&[0, 1])], &id);
+        let rows = vec![row(&[2]), row(&[0, 1])];
+        assert_eq!(part, Part::List { keys: vec![key(0), key(1), key(3)], void: Vec::new(), rows });
+        // The table has another key by now.
+        let part = covered(&keys, &["x".into()], Vec::new(), &["uid".to_owned()]);
+        let void = [vec!["x".to_owned()], keys].concat();
+        assert_eq!(part, Part::List { keys: Vec::new(), void, rows: Vec::new() });
     }
 
     #[test]

@@ -60,6 +60,8 @@ pub enum Reading {
     Ordered(Vec<Range>),
     /// The table is told into ranges otherwise by now, and by what: those that are to be read mean nothing any more.
     Elsewhere(String),
+    /// The range was ordered by columns that are not the table's key any more.
+    Unfit,
     /// Something was not as it was a moment before: at once again.
     Again(&'static str),
     /// A transaction that the stream has brought is not visible yet.
@@ -186,10 +188,13 @@ impl Session {
             }
         };
         let paging = shape.paging(asked.table);
-        if matches!(asked.part, Part::Range(_)) {
+        if let Part::Range(range) = asked.part {
             let found = paging.describe();
             if asked.table.ranges_of.as_ref().is_some_and(|known| *known != found) {
                 return Ok(Reading::Elsewhere(found));
+            }
+            if !paging.fits(range) {
+                return Ok(Reading::Unfit);
             }
             if let Some(unordered) = asked.unordered {
                 return Ok(Reading::Ordered(self.order(asked.table, &shape, &paging, unordered).await?));
@@ -303,7 +308,7 @@ impl Session {
             .then(|| RangesOf { found: paging.describe(), known: asked.table.done_of.clone() });
         let part = match part {
             Part::Range(range) if !is_whole => Part::Range(Range { upto: paging.end(&rows, place), ..range }),
-            Part::List { keys, void, .. } => listed::covered(&keys, &void, found),
+            Part::List { keys, void, .. } => listed::covered(&keys, &void, found, &shape.described.key_names()),
             whole => whole,
         };
         let (relation, fingerprint) = (shape.relation.clone(), shape.fingerprint);

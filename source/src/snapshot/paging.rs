@@ -83,6 +83,15 @@ impl Paging {
         matches!(self, Paging::Pages { .. })
     }
 
+    /// Whether the ends of a range can be compared with keys, or places.
+    pub fn fits(&self, range: &Range) -> bool {
+        let length = match self {
+            Paging::Key { sorting, .. } => sorting.0.len(),
+            Paging::Pages { .. } => 1,
+        };
+        [&range.after, &range.upto].into_iter().flatten().all(|end| end.len() == length)
+    }
+
     /// The rows of a range in its order, at most so many.
     pub fn select(
         &self,
@@ -252,6 +261,16 @@ mod tests {
         assert_eq!(by(&named(), Facts { file: None, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { is_bounded: true, ..FACTS }), by_text);
         assert_eq!(by(&named(), Facts { known: Some(by_text), ..FACTS }), by_text);
+    }
+
+    #[test]
+    fn a_range_of_another_key_is_none_of_this() {
+        let key = |columns: usize| Some(vec!["1".to_owned(); columns]);
+        let paging = Paging::new(&indexed(), FACTS);
+        assert!(paging.fits(&Range::default()) && paging.fits(&Range { after: None, upto: key(1) }));
+        assert!(
+            !paging.fits(&Range { after: key(2), upto: None }) && !paging.fits(&Range { after: key(1), upto: key(2) })
+        );
     }
 
     fn ends(texts: &[&str]) -> Vec<Vec<String>> {

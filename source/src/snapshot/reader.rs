@@ -151,6 +151,9 @@ impl Reader {
                     "the stream has brought a transaction that nobody is shown yet, as while a synchronous standby is away",
                 ),
                 Reading::Refused(error) => Attempt::Refused(error),
+                Reading::Unfit => Attempt::NotNow(
+                    "its range was ordered by columns that are not its key any more: cancel the load, and order it again",
+                ),
                 Reading::Locked => Attempt::NotNow("others hold a lock on it"),
                 Reading::Unpublished => Attempt::NotNow("the publication does not have it"),
                 Reading::Slow => Attempt::Slow,

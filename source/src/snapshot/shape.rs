@@ -22,7 +22,7 @@ use crate::{Error, catalog, pgoutput, published};
 const QUESTION: &str = "
     SELECT pg_current_snapshot()::text, to_regclass($3)::oid IS NOT DISTINCT FROM c.oid, pg_relation_filenode(c.oid),
            n.nspname::text, c.relname::text, c.relreplident::text, {filter},
-           {is_published} AND (p.pubviaroot OR c.relkind <> 'p') AND c.relpersistence = 'p',
+           {is_published} AND {by_itself},
            a.names, a.types, a.modifiers, a.keys,
            (SELECT i.indexrelid FROM pg_index i
             WHERE i.indrelid = c.oid AND i.indimmediate
@@ -82,6 +82,7 @@ fn question(version: u32) -> String {
         .replace("{joins}", &published::joins(version))
         .replace("{filter}", &published::filter(version))
         .replace("{is_published}", published::IS_PUBLISHED)
+        .replace("{by_itself}", published::BY_ITSELF)
         .replace("{carried}", published::carried(version))
         .replace("{is_key}", catalog::IS_KEY)
 }

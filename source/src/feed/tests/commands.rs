@@ -10,14 +10,14 @@ use crate::window::Listed;
 
 const LOAD: &str = r#"load/a1/{"tables":[{"schema":"public","table":"users"}]}"#;
 
-const SECRET: &str = "known to readers of the state";
+const SEAL_KEY: &str = "known to readers of the state";
 
 impl World {
     /// The same as by somebody who may read the state.
     fn command(&mut self, commit: u64, text: &str) {
-        self.feed.state.keep_secret(|| SECRET.into());
+        self.feed.state.keep_seal_key(|| SEAL_KEY.into());
         match Command::read(text.as_bytes()) {
-            Some(Ok(command)) => self.unsealed(commit, &command.sealed(SECRET)),
+            Some(Ok(command)) => self.unsealed(commit, &command.sealed(SEAL_KEY)),
             _ => self.unsealed(commit, text),
         }
     }
