@@ -13,7 +13,7 @@ use harness::servers::Role;
 use harness::table::{Table, quote};
 
 const READY_WITHIN: Duration = Duration::from_secs(120);
-const WITHIN: Duration = Duration::from_secs(120);
+const WITHIN: Duration = Duration::from_secs(300);
 
 /// `[source.keys]` with these tables and columns.
 fn keys(named: &[(&str, &[&str])]) -> toml::Table {

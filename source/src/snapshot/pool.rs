@@ -39,7 +39,7 @@ use crate::{Error, lockers};
 const MARKERS_APART: Duration = Duration::from_millis(50);
 /// For each reader, so many chunks may wait in the stream: others' changes stand behind all of them, and the smaller the
 /// chunks are, the less their memory holds them back.
-const WAITING_EACH: usize = 2;
+const WAITING_EACH: usize = 4;
 /// How often it is looked whether the server has enough to bear. PostgreSQL tells nobody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
