@@ -11,7 +11,6 @@ mod file;
 mod follow;
 mod held;
 mod remains;
-mod rows;
 
 use std::path::Path;
 

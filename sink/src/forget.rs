@@ -2,29 +2,84 @@
 //!
 //! Only where no sink reads the topic: one that runs would find no progress and begin the topic anew.
 
+use postgres::tokio_postgres::types::ToSql;
+use schemas::TableName;
+
 use crate::announce;
 use crate::config::Redis;
 use crate::error::Error;
 use crate::record::Partition;
 
-/// Where something of a topic may stand in the target, children before what they depend on.
-const TABLES: [&str; 4] = ["parked", "loading", "passed_over", "progress"];
+/// A table of ours, which may not be there, and what goes from it.
+type Part = (&'static str, &'static str);
+
+/// What may stand of a topic, children before what they depend on. Arrivals go with the places where partitions were to meet.
+const OF_TOPIC: [Part; 5] = [
+    ("parked", "DELETE FROM tributary.parked WHERE grp = $1 AND topic = $2"),
+    ("loading", "DELETE FROM tributary.loading WHERE grp = $1 AND topic = $2"),
+    ("passed_over", "DELETE FROM tributary.passed_over WHERE grp = $1 AND topic = $2"),
+    ("progress", "DELETE FROM tributary.progress WHERE grp = $1 AND topic = $2"),
+    ("hold", "DELETE FROM tributary.hold WHERE grp = $1 AND $2 = ANY (topics)"),
+];
+/// What may stand of one table: the events that were set aside, and its open loads.
+const OF_TABLE: [Part; 2] = [
+    ("parked", "DELETE FROM tributary.parked WHERE grp = $1 AND topic = $2 AND tbl = $3"),
+    ("loading", "DELETE FROM tributary.loading WHERE grp = $1 AND topic = $2 AND tbl = $3"),
+];
+/// The places where partitions were to meet that are about one table: their ids end with the names.
+const HOLDS_OF_TABLE: [Part; 1] = [(
+    "hold",
+    "DELETE FROM tributary.hold
+     WHERE grp = $1 AND $2 = ANY (topics) AND kind = 'truncate'
+       AND $3 = ANY (string_to_array(substr(id, length(concat('truncate/', grp, '/', at, '/')) + 1), ', '))",
+)];
 /// So many partitions are looked for in Redis at a time, until none of them was found: those without a record have no progress.
 const PARTITIONS_AT_ONCE: i32 = 1_000;
 
-/// Forgets progress, open loads and parked events of a topic in the target database; with `dry_run` they are only counted.
-pub async fn rows(target: &postgres::Config, group: &str, topic: &str, dry_run: bool) -> Result<u64, Error> {
+/// Forgets all that stands of a topic in the target database; with `dry_run` it is only counted.
+pub async fn topic(target: &postgres::Config, group: &str, topic: &str, dry_run: bool) -> Result<u64, Error> {
+    take_away(target, &OF_TOPIC, &[&group, &topic], dry_run).await
+}
+
+/// The same for one table in a topic that others share. Its progress stays, and so do the notes of what was passed over: they
+/// guard the target should the group take the table again.
+pub async fn table(
+    target: &postgres::Config,
+    group: &str,
+    topic: &str,
+    table: &TableName,
+    dry_run: bool,
+) -> Result<u64, Error> {
+    take_away(target, &OF_TABLE, &[&group, &topic, &table.to_string()], dry_run).await
+}
+
+/// Forgets where partitions of such a topic were to meet for the table's sake. Those of a sink that runs may stand there.
+pub async fn holds(
+    target: &postgres::Config,
+    group: &str,
+    topic: &str,
+    table: &TableName,
+    dry_run: bool,
+) -> Result<u64, Error> {
+    take_away(target, &HOLDS_OF_TABLE, &[&group, &topic, &table.to_string()], dry_run).await
+}
+
+async fn take_away(
+    target: &postgres::Config,
+    parts: &[Part],
+    arguments: &[&(dyn ToSql + Sync)],
+    dry_run: bool,
+) -> Result<u64, Error> {
     let operation = "forget what was done of a topic";
     let failed = |cause| Error::Read { target: target.display(), operation, cause };
     let mut client = postgres::connect(target, "table").await.map_err(failed)?;
     let at = |cause| failed(postgres::Error::statement(operation, cause));
     let transaction = client.transaction().await.map_err(at)?;
     let mut rows = 0;
-    for table in TABLES {
+    for (table, statement) in parts {
         let there = transaction.query_one("SELECT to_regclass($1) IS NOT NULL", &[&format!("tributary.{table}")]).await;
         if there.map_err(at)?.get(0) {
-            let query = format!("DELETE FROM tributary.{table} WHERE grp = $1 AND topic = $2");
-            rows += transaction.execute(&query, &[&group, &topic]).await.map_err(at)?;
+            rows += transaction.execute(*statement, arguments).await.map_err(at)?;
         }
     }
     if dry_run {
@@ -35,7 +90,7 @@ pub async fn rows(target: &postgres::Config, group: &str, topic: &str, dry_run: 
     Ok(rows)
 }
 
-/// The same for progress in Redis.
+/// Forgets progress of a topic in Redis.
 pub async fn keys(redis: &Redis, prefix: &str, group: &str, topic: &str, dry_run: bool) -> Result<u64, Error> {
     let failed =
         |cause| Error::Redis { operation: "forget what was done of a topic", address: redis.address.clone(), cause };

@@ -15,7 +15,7 @@ use schemas::TableName;
 use schemas::topic::group_id;
 use sink::config::{Group, To};
 
-use super::{Report, rows};
+use super::Report;
 use crate::configuration::Configuration;
 use crate::failure::Failure;
 use crate::state;
@@ -154,9 +154,7 @@ impl Means<'_> {
             self.rows_of_tables((target, name), topic, left, is_read, report).await?;
             return Ok(false);
         }
-        let rows = sink::forget::rows(target, name, topic, self.dry_run).await?
-            + rows::holds(target, name, topic, self.dry_run).await?;
-        if rows > 0 {
+        if sink::forget::topic(target, name, topic, self.dry_run).await? > 0 {
             report.steps.push(format!("group {name}: progress and parked events of {topic}"));
         }
         Ok(false)
@@ -172,11 +170,11 @@ impl Means<'_> {
         report: &mut Report,
     ) -> Result<(), Failure> {
         for table in &left.tables {
-            if rows::of_table(target, group, topic, table, self.dry_run).await? > 0 {
+            if sink::forget::table(target, group, topic, table, self.dry_run).await? > 0 {
                 report.steps.push(format!("group {group}: parked events and open loads of {table} in {topic}"));
             }
             // Partitions of a sink that runs may stand there.
-            if rows::holds_of_table(target, group, topic, table, self.dry_run || is_read).await? > 0 {
+            if sink::forget::holds(target, group, topic, table, self.dry_run || is_read).await? > 0 {
                 let what = format!("group {group}: where partitions of {topic} were to meet at a truncate of {table}");
                 if is_read {
                     report.remains.push(format!("{what}: stop its sinks, then the same command again"));
