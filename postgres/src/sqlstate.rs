@@ -39,7 +39,12 @@ pub fn severity(code: &str) -> Severity {
 /// else it is, the statement's own text may have led to it: the input of a type may fail with any other code.
 pub fn is_of_circumstances(code: &str) -> bool {
     let classes = ["08", "25", "26", "28", "3D", "40", "53", "55", "57", "58", "F0"];
-    code.get(..2).is_none_or(|class| classes.contains(&class)) || ["42501", "XX001", "XX002"].contains(&code)
+    code.get(..2).is_none_or(|class| classes.contains(&class)) || is_refusal(code)
+}
+
+/// Whether a table cannot be read: our rights on it are gone, or its file or its index is damaged.
+pub fn is_refusal(code: &str) -> bool {
+    matches!(code, "42501" | "XX001" | "XX002")
 }
 
 fn class(code: &str) -> Severity {

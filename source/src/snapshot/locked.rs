@@ -343,7 +343,7 @@ fn can_be_less(part: &Part) -> bool {
     }
 }
 
-/// Whether one table alone cannot be read: our rights on it are gone, or its file or its index is damaged.
+/// Whether one table alone cannot be read.
 pub fn is_refusal(error: &postgres::Error) -> bool {
-    matches!(error.sqlstate(), Some("42501" | "XX001" | "XX002"))
+    error.sqlstate().is_some_and(postgres::sqlstate::is_refusal)
 }
