@@ -252,7 +252,8 @@ impl Cut {
     }
 }
 
-fn hashed(salted: &Hmac<Sha256>, value: &[u8]) -> String {
+/// The HMAC of a value as hexadecimal digits.
+pub fn hashed(salted: &Hmac<Sha256>, value: &[u8]) -> String {
     let mut hash = salted.clone();
     hash.update(value);
     let mut text = String::with_capacity(64);

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use sha2::Sha256;
 
+use crate::columns::hashed;
+
 /// The longest message that is looked at, in bytes.
 pub const BYTES_MAX: usize = 256 << 10;
 /// The most keys in one message.
@@ -176,10 +178,9 @@ pub fn new_seal_key() -> String {
     format!("{}{}", random(), random())
 }
 
-/// The seal of a message without one.
-fn seal(key: &str, message: &str) -> Hmac<Sha256> {
-    let mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes a key of any length");
-    mac.chain_update(message)
+/// What seals messages.
+fn sealer(key: &str) -> Hmac<Sha256> {
+    Hmac::new_from_slice(key.as_bytes()).expect("HMAC takes a key of any length")
 }
 
 /// Whether the message of a command is sealed by this key.
@@ -190,7 +191,7 @@ pub fn is_sealed(content: &[u8], key: &str) -> bool {
         let (id, mac) = name.split_once('.')?;
         Some((format!("{kind}/{id}/{body}"), hex(mac)?))
     };
-    parts().is_some_and(|(message, mac)| seal(key, &message).verify_slice(&mac).is_ok())
+    parts().is_some_and(|(message, mac)| sealer(key).chain_update(message).verify_slice(&mac).is_ok())
 }
 
 /// The bytes behind pairs of hexadecimal digits.
@@ -203,8 +204,7 @@ impl Command {
     /// The message that asks for it, sealed.
     pub fn sealed(&self, key: &str) -> String {
         let message = self.message();
-        let mac = seal(key, &message).finalize().into_bytes();
-        let mac: String = mac.iter().map(|byte| format!("{byte:02x}")).collect();
+        let mac = hashed(&sealer(key), message.as_bytes());
         // No kind has a slash in it.
         message.replacen(&format!("/{}/", self.id), &format!("/{}.{mac}/", self.id), 1)
     }

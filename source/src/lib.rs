@@ -5,7 +5,7 @@
 //!     snapshot ─── chunks ─────┘  └── confirmed LSN ◀── committed┘
 //!
 //! Pure, and the only ones to decide: pgoutput, relation, visibility, recent, history, window, range, sorted, copy, listing, columns,
-//! keys, command, lists, state, watch, feed. The rim: ask, stream, snapshot (whose plan and pace
+//! keys, command, lists, state, watch, feed, allowance, published. The rim: ask, stream, snapshot (whose plan and pace
 //! are pure), catalog, setup, topics, lockers, relist, reread, listable, start, session, keeper
 //! (whose judge is pure), watch::look.
 //! Knows nothing of targets and of who reads the topics.

@@ -12,7 +12,7 @@ use schemas::{Columns, Position, TableName};
 
 use super::{Feed, Outbox, Transaction};
 use crate::Error;
-use crate::command::{Command, Malformed, Mode, Wish};
+use crate::command::{self, Command, Malformed, Mode, Wish};
 use crate::range;
 use crate::snapshot::{self, Order, Task};
 
@@ -67,11 +67,11 @@ impl From<Error> for Unfollowed {
 }
 
 impl Feed {
-    /// A message that is of a command's kind.
+    /// A message that is of a command's kind, and what it says.
     pub(super) fn commanded(
         &mut self,
         command: Result<Command, Malformed>,
-        is_sealed: bool,
+        content: &[u8],
         place: Position,
         outbox: &mut dyn Outbox,
     ) -> Result<(), Error> {
@@ -80,8 +80,10 @@ impl Feed {
             return Ok(());
         }
         let followed = command.map_err(|malformed| Refused::Malformed(malformed).into());
-        let allowed = |command: Command| {
-            if is_sealed || !command.wish.takes_away() { Ok(command) } else { Err(Refused::Seal.into()) }
+        let is_sealed = || self.state.seal_key().is_some_and(|key| command::is_sealed(content, key));
+        let allowed = |command: Command| match command.wish.takes_away() && !is_sealed() {
+            true => Err(Refused::Seal.into()),
+            false => Ok(command),
         };
         match followed.and_then(allowed).and_then(|command| self.follow(command, place, outbox)) {
             Ok(()) => Ok(()),

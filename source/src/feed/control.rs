@@ -8,7 +8,7 @@ use super::ddl::noticed;
 use super::list::listed;
 use super::{Feed, Outbox, Outcome, Urgency};
 use crate::Error;
-use crate::command::{self, Command};
+use crate::command::Command;
 use crate::window::{ChunkId, Kind};
 
 /// What a logical message of ours says that asks for a state record at once.
@@ -45,8 +45,7 @@ impl Feed {
             self.rows_changed(oid, in_front_of(commit, lsn), outbox)?;
         } else if let Some(command) = Command::read(content) {
             let commit = self.transaction.ok_or(Error::OutsideTransaction(lsn))?.sent.0;
-            let is_sealed = self.state.seal_key().is_some_and(|key| command::is_sealed(content, key));
-            self.commanded(command, is_sealed, in_front_of(commit, lsn), outbox)?;
+            self.commanded(command, content, in_front_of(commit, lsn), outbox)?;
         }
         Ok(())
     }
