@@ -227,7 +227,7 @@ enum Isolation {
     Uncommitted,
 }
 
-/// Reads a topic from its first record to its present end.
+/// Reads a topic from its first record to at least the end that it has when the reading begins.
 pub async fn read(brokers: &str, topic: &str) -> Result<Records, Error> {
     read_with(brokers, topic, Isolation::Committed).await
 }
@@ -287,12 +287,19 @@ fn read_blocking(brokers: &str, topic: &str, isolation: Isolation) -> Result<Rec
         assignment.add_partition_offset(topic, partition as i32, Offset::Beginning)?;
     }
     consumer.assign(&assignment)?;
-    let (mut open, mut records) = (count, Vec::new());
+    // While somebody writes all the time, the end of now is never met: a reader may be behind it at each look. So what stood
+    // there when the reading began is enough, met by a record or, where a transaction's marker is the last, by the end.
+    let end = |partition| consumer.fetch_watermarks(topic, partition as i32, READ_WITHIN).map(|(_, end)| Some(end));
+    let mut ends = (0..count).map(end).collect::<Result<Vec<Option<i64>>, _>>()?;
+    let mut records = Vec::new();
     let deadline = Instant::now() + READ_WITHIN;
-    while open > 0 {
+    while ends.iter().any(Option::is_some) {
         match consumer.poll(Duration::from_millis(200)) {
-            Some(Ok(message)) => records.push(record(&message)),
-            Some(Err(KafkaError::PartitionEOF(_))) => open -= 1,
+            Some(Ok(message)) => {
+                ends[message.partition() as usize].take_if(|end| message.offset() + 1 >= *end);
+                records.push(record(&message));
+            }
+            Some(Err(KafkaError::PartitionEOF(partition))) => ends[partition as usize] = None,
             // librdkafka mends this by itself.
             Some(Err(cause)) if is_passing(&cause) && Instant::now() < deadline => {}
             Some(Err(cause)) => return Err(cause),
