@@ -77,7 +77,7 @@ fn settings(config: &Config) -> ClientConfig {
     client
         .set("enable.idempotence", "true")
         .set("acks", "all")
-        .set("linger.ms", "0")
+        .set("linger.ms", "5")
         .set("batch.size", config.batch_bytes_max().to_string())
         // Sizes are checked against the topic's own limit before sending; this one only must not be in the way.
         .set("message.max.bytes", QUEUE_BYTES_MAX.to_string())

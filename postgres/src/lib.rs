@@ -14,11 +14,13 @@ pub mod sqlstate;
 
 mod client;
 mod hosts;
+mod prepared;
 mod tls;
 mod transport;
 
 pub use client::{cancel, connect, connect_at};
 pub use config::Config;
 pub use error::{Error, ServerError};
+pub use prepared::{Ask, Prepared};
 pub use replication::{Frame, Replication};
 pub use tokio_postgres::{self, Client};

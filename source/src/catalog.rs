@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use postgres::tokio_postgres::{Client, GenericClient, Row, SimpleQueryMessage, Statement};
-use postgres::{Error, quote};
+use postgres::{Ask, Error, Prepared, quote};
 use schemas::key::Canonical;
 use schemas::state::Imprint;
 use schemas::write::Cell;
@@ -157,10 +157,10 @@ pub async fn describe(
 }
 
 /// What the server calls a table, as SQL writes it; `None` if it is gone.
-pub async fn called(client: &impl GenericClient, oid: u32) -> Result<Option<String>, Error> {
+pub async fn called(client: &impl Ask, oid: u32) -> Result<Option<String>, Error> {
     let query = "SELECT oid::regclass::text FROM pg_class WHERE oid = $1";
-    let row = client.query_opt(query, &[&oid]).await.map_err(|cause| Error::statement("look up a table's name", cause));
-    Ok(row?.map(|row| row.get(0)))
+    let rows = client.ask(query, &[&oid]).await.map_err(|cause| Error::statement("look up a table's name", cause))?;
+    Ok(rows.first().map(|row| row.get(0)))
 }
 
 /// What the rows of a table are selected from: its own alone, unless they lie in partitions. `None` if it is gone.
@@ -181,7 +181,7 @@ pub fn texts(answer: &[SimpleQueryMessage]) -> impl Iterator<Item = Vec<String>>
 }
 
 /// The columns of the key in the order of its index, and how that sorts.
-pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<(Vec<String>, Vec<Sorted>), Error> {
+pub async fn key_order(client: &impl Ask, oid: u32) -> Result<(Vec<String>, Vec<Sorted>), Error> {
     let asked = |cause| Error::statement("look up a table's key", cause);
     let sorted = |row: Row| {
         let operators: Vec<String> = row.get(3);
@@ -192,7 +192,7 @@ pub async fn key_order(client: &impl GenericClient, oid: u32) -> Result<(Vec<Str
         let (number, cast, collation, family) = (row.get(1), row.get(2), row.get(4), row.get(5));
         Ok((row.get(0), Sorted { number, cast, operators, family, collation }))
     };
-    client.query(KEY_ORDER, &[&oid]).await.map_err(asked)?.into_iter().map(sorted).collect()
+    client.ask(KEY_ORDER, &[&oid]).await.map_err(asked)?.into_iter().map(sorted).collect()
 }
 
 /// The columns of each constraint that holds rows apart at commit alone.
@@ -206,11 +206,7 @@ pub async fn deferrable_keys(client: &impl GenericClient, oid: u32) -> Result<Ve
 }
 
 /// What the stream's description of a relation leaves out.
-pub async fn details(
-    client: &impl GenericClient,
-    relation: &pgoutput::Relation,
-    named: &Named,
-) -> Result<Details, Error> {
+pub async fn details(client: &impl Ask, relation: &pgoutput::Relation, named: &Named) -> Result<Details, Error> {
     let asked =
         |cause| Error::statement(format!("look up the columns of {}.{}", relation.schema, relation.table), cause);
     let types: Vec<u32> = relation.columns.iter().map(|column| column.type_oid).collect();
@@ -222,9 +218,9 @@ pub async fn details(
     {
         details.go_by(named);
     }
-    let blurred = client.query(NONDETERMINISTIC, &[&relation.oid]).await.map_err(asked)?;
+    let blurred = client.ask(NONDETERMINISTIC, &[&relation.oid]).await.map_err(asked)?;
     let blurred: HashSet<String> = blurred.iter().map(|row| row.get(0)).collect();
-    for row in client.query(TYPES, &[&types]).await.map_err(asked)? {
+    for row in client.ask(TYPES, &[&types]).await.map_err(asked)? {
         details.types.insert(row.get(0));
         let (oid, base, is_enum): (u32, u32, bool) = (row.get(0), row.get(1), row.get(2));
         let canonical = if is_enum { Some(Canonical::Same) } else { Canonical::of_type(base) };
@@ -235,7 +231,7 @@ pub async fn details(
         }
     }
     let query = "SELECT t.o, t.m, format_type(t.o, t.m) FROM unnest($1::oid[], $2::int4[]) AS t (o, m)";
-    let rows = client.query(query, &[&types, &modifiers]).await.map_err(asked)?;
+    let rows = client.ask(query, &[&types, &modifiers]).await.map_err(asked)?;
     details.type_names = rows.iter().map(|row| ((row.get(0), row.get(1)), row.get(2))).collect::<HashMap<_, _>>();
     Ok(details)
 }
@@ -290,7 +286,7 @@ pub struct Blocking {
     /// Where to run.
     pub runtime: Handle,
     /// The connection.
-    pub client: Arc<Client>,
+    pub client: Prepared,
     /// The keys that are named for tables.
     pub named: Named,
     /// Ends waiting.
@@ -299,7 +295,7 @@ pub struct Blocking {
 
 impl Catalog for Blocking {
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
-        let asked = self.stop.run_until_cancelled(details(&*self.client, relation, &self.named));
+        let asked = self.stop.run_until_cancelled(details(&self.client, relation, &self.named));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
 
@@ -351,7 +347,7 @@ impl Catalog for Blocking {
 }
 
 /// Whether the server takes the texts for values of the columns of the table's key, and the second for one behind the first.
-async fn are_keys(client: &Client, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
+async fn are_keys(client: &Prepared, oid: u32, ends: &[&[String]]) -> Result<bool, Error> {
     let asked = |cause| Error::statement("look at the ends of a range", cause);
     for _ in 0..RENAMED_MAX {
         let (columns, sorted) = key_order(client, oid).await?;

@@ -230,6 +230,8 @@ pub struct Feed {
     state: State,
     catalog: Box<dyn Catalog + Send>,
     relations: HashMap<u32, Arc<Known>>,
+    /// What the last chunks showed of tables that the stream has not described so, by the number of their look at the catalog.
+    read: HashMap<u32, (u64, Relation)>,
     /// The last shape of each table that the stream or a chunk has shown.
     shapes: HashMap<u32, Fingerprint>,
     /// The columns that tables with a rule are known to have had.
@@ -311,6 +313,7 @@ impl Feed {
             state,
             catalog,
             relations: HashMap::new(),
+            read: HashMap::new(),
             shapes: HashMap::new(),
             seen: HashMap::new(),
             recent: Recent::default(),
@@ -523,6 +526,7 @@ impl Feed {
         let relation = self.describe(left, fingerprint, now.as_ref())?;
         self.consider(described.oid, now);
         self.shapes.insert(described.oid, fingerprint);
+        self.read.remove(&described.oid);
         self.relations.insert(described.oid, Known::new(relation, topic, cut));
         Ok(())
     }

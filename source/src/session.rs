@@ -13,7 +13,7 @@ use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
-use postgres::Frame;
+use postgres::{Frame, Prepared};
 use schemas::{Lsn, topic};
 use service::failpoint;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -106,8 +106,12 @@ pub enum Input {
 pub struct Verdict {
     /// What became of it.
     pub outcome: Outcome,
-    /// How long the stream waited for it.
+    /// How long it took to hand its rows to Kafka's client.
+    pub sent_in: Duration,
+    /// How long the stream waited for it in all, beyond what a commit takes anyway.
     pub took: Duration,
+    /// Whether the stream has brought nothing else since the chunk before: then nobody waited.
+    pub is_alone: bool,
 }
 
 /// How far a session has come, for whoever judges outages by it.
@@ -204,7 +208,6 @@ pub async fn run(
     state.keep_seal_key(command::new_seal_key);
     seen.send_replace(state.stream.flushed_ms.map(|at_ms| (state.stream.flushed, at_ms)));
 
-    let client = Arc::new(client);
     let leaving = look.change.as_ref().map(|change| change.removed().to_vec()).unwrap_or_default();
     let mut helpers = Helpers::start(config, &inputs, &shared, &session).await?;
     let orders = helpers.readers(config, (&survey, &state, &rules, &named), &inputs, &session);
@@ -215,7 +218,7 @@ pub async fn run(
         helpers.relist(change, &state, (config, kafka, prefix), &inputs, &session).await?;
     }
     let runtime = tokio::runtime::Handle::current();
-    let catalog = Blocking { runtime, client, named: named.clone(), stop: session.clone() };
+    let catalog = Blocking { runtime, client: Prepared::new(client), named: named.clone(), stop: session.clone() };
     let (first_commit, committed) = oneshot::channel();
     let label = Label { rules, ..start::label(config, prefix) };
     let mut feed = Feed::new(label, state, confirmed, config.touch_bytes_max, Box::new(catalog));

@@ -5,14 +5,13 @@
 //!               4 check slot, WAL, topics                5 (in the stream) what is sent again is what was sent
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use kafka::admin::Admin;
 use kafka::producer::Publisher;
 use kafka::topic::{Isolation, read_all};
 use postgres::replication::{Lifetime, Switch, System};
-use postgres::{Replication, quote};
+use postgres::{Prepared, Replication, quote};
 use schemas::state::{Stream, Table};
 use schemas::{CONTRACT, Lsn, Position, TableName, topic};
 use service::failpoint;
@@ -250,7 +249,7 @@ async fn commit_first(
     stop: &CancellationToken,
 ) -> Result<State, Error> {
     let runtime = tokio::runtime::Handle::current();
-    let client = Arc::new(client);
+    let client = Prepared::new(client);
     let catalog = catalog::Blocking { runtime, client, named: Named::default(), stop: stop.clone() };
     let confirmed = state.stream.flushed;
     let mut feed = Feed::new(label(config, prefix), state, confirmed, config.touch_bytes_max, Box::new(catalog));

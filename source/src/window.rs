@@ -105,6 +105,8 @@ pub struct Chunk {
     pub relation: pgoutput::Relation,
     /// Its number.
     pub fingerprint: Fingerprint,
+    /// The number of the look at the catalog that it comes from: what follows from one is the same for all chunks with it.
+    pub look: u64,
     /// The rows, in key order.
     pub rows: Rows,
     /// Which part of the table this is.

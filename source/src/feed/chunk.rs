@@ -85,13 +85,17 @@ impl Feed {
     ) -> Result<(), Error> {
         let Some(oid) = self.windows.table_of(id) else { return Ok(()) };
         let known = self.shapes.get(&oid).copied().or_else(|| self.state.table(oid).map(|table| table.fingerprint));
-        let read = self.windows.chunk(id).map(|chunk| (chunk.relation.clone(), chunk.fingerprint));
-        let Some((described, fingerprint)) = read else { return Ok(()) };
-        let relation = match self.relations.get(&oid) {
-            Some(same) if same.relation.fingerprint == fingerprint => same.relation.clone(),
+        let Some(chunk) = self.windows.chunk(id) else { return Ok(()) };
+        let (fingerprint, look) = (chunk.fingerprint, chunk.look);
+        let relation = match (self.relations.get(&oid), self.read.get(&oid)) {
+            (Some(same), _) if same.relation.fingerprint == fingerprint => same.relation.clone(),
+            (_, Some((same, relation))) if (*same, relation.fingerprint) == (look, fingerprint) => relation.clone(),
             _ => {
+                let described = chunk.relation.clone();
                 let now = self.look(oid)?;
-                self.describe(&described, fingerprint, now.as_ref())?
+                let relation = self.describe(&described, fingerprint, now.as_ref())?;
+                self.read.insert(oid, (look, relation.clone()));
+                relation
             }
         };
         let key_of = |chunk: &Chunk, row: usize| {
@@ -283,6 +287,7 @@ impl Feed {
             Control::LoadEnd { load: load.to_owned(), rows: table.rows, tables: vec![self.control_table(oid)?] };
         self.control(&control, end, transaction.of, outbox)?;
         self.state.end_load_table(load, oid);
+        self.read.remove(&oid);
         Ok(())
     }
 }

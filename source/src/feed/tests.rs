@@ -78,6 +78,8 @@ struct View {
     details: Details,
     /// Whether the types of its key's columns have one.
     has_equality: bool,
+    /// How often the table was looked at.
+    looks: u32,
 }
 
 impl Default for View {
@@ -85,7 +87,7 @@ impl Default for View {
         let mut details = details();
         details.canonical.insert("name".into(), Canonical::Same);
         details.types.extend([20, 25]);
-        View { table: Some(watch::tests::users()), details, has_equality: true }
+        View { table: Some(watch::tests::users()), details, has_equality: true, looks: 0 }
     }
 }
 
@@ -95,7 +97,9 @@ impl Catalog for Server {
     }
 
     fn look(&mut self, _: &str, oid: u32, _: Option<&Imprint>) -> Result<Seen, Error> {
-        let table = self.shown.lock().expect("nobody panics with it").table.clone();
+        let mut shown = self.shown.lock().expect("nobody panics with it");
+        shown.looks += 1;
+        let table = shown.table.clone();
         let tables = table.map(|table| (oid, table)).into_iter().collect();
         Ok(Seen { tables, ..watch::tests::seen(watch::tests::users()) })
     }
@@ -555,7 +559,10 @@ fn tables_that_are_not_ours_leave_no_trace() {
 const CHUNK: ChunkId = ChunkId(5);
 
 fn loading() -> World {
-    let mut world = World::fresh();
+    begun(World::fresh())
+}
+
+fn begun(mut world: World) -> World {
     world.feed.begin_load("l", LoadMode::First, &[(7, 10)], 1, &mut world.topic).expect("begun");
     world
 }
@@ -573,6 +580,7 @@ fn read(snapshot: &str, rows: &[[&str; 3]], upto: Option<&str>) -> Chunk {
         load: Some("l".into()),
         round: 0,
         fingerprint: crate::relation::fingerprint(&users('d')),
+        look: 0,
     }
 }
 
@@ -667,6 +675,25 @@ fn a_chunk_of_an_older_shape_is_read_again_behind_one_of_a_newer() {
     assert_eq!(world.rows(), [short("r", 2, 1)]);
     let outcomes = world.feed.take_outcomes();
     assert!(matches!(outcomes[..], [_, (CHUNK, Outcome::Again(_))]), "{outcomes:?}");
+}
+
+/// The loop waits for each answer, and each reader has asked under its table's lock already.
+#[test]
+fn the_catalog_is_asked_once_for_all_chunks_of_the_same_look() {
+    let shown = Shown::default();
+    let server = Server { reselected: Reselected::NotYet, too_early: 0, shown: shown.clone() };
+    let mut world = begun(World::on(server, state(), 100));
+    let keys = ["1", "2", "3", "4"];
+    for (n, (look, asked)) in [(3, 1), (3, 1), (4, 2), (4, 2)].into_iter().enumerate() {
+        let after = n.checked_sub(1).map(|before| vec![keys[before].to_owned()]);
+        let part = Part::Range(Range { after, upto: Some(vec![keys[n].to_owned()]) });
+        world.feed.open_window(CHUNK, 7);
+        let chunk = Chunk { look, part, ..read("60:60:", &[[keys[n], "a", "x"]], None) };
+        assert!(world.feed.fill_window(CHUNK, chunk));
+        meet_marker(&mut world, 400 + 100 * n as u64);
+        assert_eq!(shown.lock().expect("nobody panics with it").looks, asked, "after chunk {n}");
+    }
+    assert_eq!(world.rows().len(), 4);
 }
 
 #[test]

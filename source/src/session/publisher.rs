@@ -123,10 +123,12 @@ pub struct Loop {
     backlog: Backlog,
     stall: Option<Stall>,
     waiting: HashMap<ChunkId, oneshot::Sender<Verdict>>,
-    /// How long the stream waited while a chunk was published that is not committed yet.
-    chunk_took: Duration,
-    /// How long a commit takes that has no chunk in it.
-    commit_took: Duration,
+    /// How long it took to hand over a chunk that is not committed yet.
+    chunk_sent_in: Duration,
+    /// What a commit takes by itself, however little is in it.
+    commit_least: Duration,
+    /// Whether the stream has brought changes of rows since the last chunk was committed.
+    has_changes: bool,
     /// What this session has in a committed state record.
     committed: Lsn,
     settled_at: Instant,
@@ -180,8 +182,9 @@ impl Loop {
             backlog: Backlog::new(),
             stall: None,
             waiting: HashMap::new(),
-            chunk_took: Duration::ZERO,
-            commit_took: Duration::ZERO,
+            chunk_sent_in: Duration::ZERO,
+            commit_least: Duration::MAX,
+            has_changes: false,
             committed: Lsn::ZERO,
             settled_at: Instant::now(),
             urgent_since: None,
@@ -288,7 +291,8 @@ impl Loop {
             Input::Filled { id, chunk } => {
                 if !self.feed.fill_window(id, *chunk) {
                     let outcome = Outcome::Again("the window was given up");
-                    self.answer(id, Verdict { outcome, took: Duration::ZERO });
+                    let is_alone = !self.has_changes;
+                    self.answer(id, Verdict { outcome, sent_in: Duration::ZERO, took: Duration::ZERO, is_alone });
                 }
             }
             Input::Close { id } => {
@@ -312,7 +316,13 @@ impl Loop {
         let now_ms = start::now_ms();
         while let Some((mut frames, bytes)) = self.backlog.pop_front() {
             while let Some(frame) = frames.as_slice().first() {
-                let begun = is_message(frame).then(Instant::now);
+                let is_message = has_tag(frame, b"M");
+                // It may be a chunk's marker, and what stands in front of the chunk need not wait until that is published.
+                if is_message && !self.waiting.is_empty() && transaction.records > 0 {
+                    self.settle(transaction)?;
+                }
+                let begun = is_message.then(Instant::now);
+                self.has_changes |= has_tag(frame, b"IUD");
                 let taken = match frame {
                     Frame::Data { start, payload, .. } => self.feed.data(*start, payload, now_ms, transaction)?,
                     Frame::Keepalive { end, .. } => {
@@ -330,7 +340,7 @@ impl Loop {
                 // A chunk is committed by itself: what stands behind it waits for one, however many are on their way.
                 let has_chunk = self.feed.has_outcomes();
                 if let Some(begun) = begun.filter(|_| has_chunk) {
-                    self.chunk_took = begun.elapsed();
+                    self.chunk_sent_in = begun.elapsed();
                 }
                 if self.feed.ending().is_some() || has_chunk || transaction.is_due(self.transaction_bytes_max) {
                     self.settle(transaction)?;
@@ -352,7 +362,7 @@ impl Loop {
         let begun = Instant::now();
         transaction.settle(&self.state_topic, records)?;
         failpoint::reach("committed")?;
-        let took = self.committed_in(begun.elapsed());
+        let (sent_in, took) = self.committed_in(begun.elapsed());
         self.committed = received;
         self.settled_at = Instant::now();
         self.urgent_since = None;
@@ -366,9 +376,11 @@ impl Loop {
         self.confirm();
         failpoint::reach("confirmed")?;
         self.feed.take_remarks().iter().for_each(|remark| tracing::warn!("{remark}"));
-        for (id, outcome) in self.feed.take_outcomes() {
+        let outcomes = self.feed.take_outcomes();
+        let is_alone = outcomes.is_empty() || !std::mem::take(&mut self.has_changes);
+        for (id, outcome) in outcomes {
             failpoint::reach("chunk-committed")?;
-            self.answer(id, Verdict { outcome, took });
+            self.answer(id, Verdict { outcome, sent_in, took, is_alone });
         }
         for order in self.feed.take_orders() {
             // Readers that are gone have told why.
@@ -386,16 +398,17 @@ impl Loop {
         }
     }
 
-    /// A commit took so long. How long the stream has waited for the chunk in it, beyond what a commit takes anyway.
-    fn committed_in(&mut self, took: Duration) -> Duration {
-        let published = std::mem::take(&mut self.chunk_took);
-        if published.is_zero() {
-            self.commit_took = if self.commit_took.is_zero() { took } else { (self.commit_took * 7 + took) / 8 };
-            return Duration::ZERO;
+    /// A commit took so long. How long the stream has waited for the chunk in it until it was handed over, and in all.
+    fn committed_in(&mut self, took: Duration) -> (Duration, Duration) {
+        // While there is a chunk in every one, none shows it: so what is known of it counts for less and less.
+        self.commit_least = took.min(self.commit_least.saturating_add(self.commit_least / 100));
+        let sent_in = std::mem::take(&mut self.chunk_sent_in);
+        if sent_in.is_zero() {
+            return (Duration::ZERO, Duration::ZERO);
         }
-        let waited = published + took.saturating_sub(self.commit_took);
+        let waited = sent_in + took.saturating_sub(self.commit_least);
         metrics::histogram!("tributary_source_chunk_publish_seconds").record(waited);
-        waited
+        (sent_in, waited)
     }
 
     fn answer(&mut self, id: ChunkId, verdict: Verdict) {
@@ -411,7 +424,8 @@ impl Loop {
     }
 }
 
-/// Whether a frame carries a logical message, which may be a chunk's marker: only then the clock is looked at.
-fn is_message(frame: &Frame) -> bool {
-    matches!(frame, Frame::Data { payload, .. } if payload.first() == Some(&b'M'))
+/// Whether a frame carries a message of one of these kinds: logical messages, of which one may be a chunk's marker, are `M`,
+/// changes of rows `I`, `U` and `D`.
+fn has_tag(frame: &Frame, tags: &[u8]) -> bool {
+    matches!(frame, Frame::Data { payload, .. } if payload.first().is_some_and(|tag| tags.contains(tag)))
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use postgres::Prepared;
 use postgres::tokio_postgres::Client;
 use schemas::TableName;
 use schemas::state::Imprint;
@@ -38,7 +39,7 @@ pub struct Settings {
 
 /// Looks again and again.
 pub struct Watcher {
-    client: Arc<Client>,
+    client: Prepared,
     settings: Settings,
     messages: Messages,
     inputs: Sender<Input>,
@@ -59,7 +60,15 @@ impl Watcher {
     ) -> Result<Watcher, Error> {
         let client = Arc::new(client);
         let messages = Messages::prepare(client.clone(), &start::message_prefix(&settings.slot)).await?;
-        Ok(Watcher { client, settings, messages, inputs, tables, names: BTreeMap::new(), told: BTreeSet::new() })
+        Ok(Watcher {
+            client: Prepared::new(client),
+            settings,
+            messages,
+            inputs,
+            tables,
+            names: BTreeMap::new(),
+            told: BTreeSet::new(),
+        })
     }
 
     /// Until the session ends.

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use futures::TryStreamExt;
+use postgres::Prepared;
 use postgres::tokio_postgres::error::SqlState;
-use postgres::tokio_postgres::{self, Client, CopyOutStream};
+use postgres::tokio_postgres::{self, CopyOutStream};
 use schemas::state::Range;
 
 use super::paging::{Paging, Place};
@@ -82,7 +83,7 @@ pub enum Reading {
 
 /// A connection, and the question prepared on it.
 pub struct Session {
-    pub(super) client: Client,
+    pub(super) client: Prepared,
     /// The server that the client is connected to, and no other.
     at: postgres::Config,
     question: Question,
@@ -96,7 +97,7 @@ impl Session {
     pub async fn new(shapes: Shapes, settings: Settings) -> Result<Session, Error> {
         let (client, at) = postgres::connect_at(&settings.postgres, "snapshot").await?;
         let question = Question::prepare(&client, &settings).await?;
-        Ok(Session { client, at, question, shapes, settings, is_spent: AtomicBool::new(false) })
+        Ok(Session { client: Prepared::new(client), at, question, shapes, settings, is_spent: AtomicBool::new(false) })
     }
 
     /// Whether a cancel may still be on its way to what comes next on this connection.
@@ -311,8 +312,8 @@ impl Session {
             Part::List { keys, void, .. } => listed::covered(&keys, &void, found, &shape.described.key_names()),
             whole => whole,
         };
-        let (relation, fingerprint) = (shape.relation.clone(), shape.fingerprint);
-        let chunk = Chunk { snapshot, relation, fingerprint, rows, part, ranges_of, load: None, round: 0 };
+        let (relation, fingerprint, look) = (shape.relation.clone(), shape.fingerprint, shape.look);
+        let chunk = Chunk { snapshot, relation, fingerprint, look, rows, part, ranges_of, load: None, round: 0 };
         Ok(Reading::Read(Copied { chunk: Box::new(chunk), searched, took: begun.elapsed() }))
     }
 

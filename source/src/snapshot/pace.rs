@@ -1,15 +1,20 @@
 //! How large the next chunk is, and when it may begin.
 //!
 //! Pure: times are handed in. A chunk is published whole at its marker, and the stream waits meanwhile: so its size is what
-//! the stream's latency is held by. It is also what bounds the age of a transaction, and memory.
+//! the stream's latency is held by, and where nobody else writes it may be larger. It is also what bounds the age of a
+//! transaction, and memory.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 /// Reading a chunk should not take longer.
 const READ: Duration = Duration::from_millis(500);
-/// Nor should the stream wait longer while it is published.
-const PUBLISH: Duration = Duration::from_millis(12);
+/// Nor should others' changes wait longer while it is published.
+const PUBLISH_BESIDE: Duration = Duration::from_millis(5);
+/// While there are none: what the first of them may have to wait.
+const SEND_ALONE: Duration = Duration::from_millis(60);
+/// When the stream has brought others' changes, more are expected for so long.
+const BESIDE: Duration = Duration::from_secs(10);
 /// What a table begins with.
 const ROWS_FIRST: usize = 1_000;
 /// A chunk that is short is not worth its marker and its commit, however slow the machine is.
@@ -24,6 +29,8 @@ struct Known {
     asked: usize,
     bytes_each: f64,
     read_each: f64,
+    /// Until it is handed to Kafka's client, and until it is committed.
+    send_each: f64,
     publish_each: f64,
     /// No more than this is read within a statement's time.
     bearable: Option<usize>,
@@ -35,19 +42,31 @@ pub struct Pace {
     bytes_max: usize,
     rows_max: usize,
     tables: HashMap<u32, Known>,
+    /// Others' changes are expected until then.
+    beside_until: Option<Instant>,
 }
 
 impl Pace {
     /// No chunk is to be larger than this.
     pub fn new(bytes_max: usize, rows_max: usize) -> Pace {
-        Pace { bytes_max, rows_max: rows_max.max(1), tables: HashMap::new() }
+        Pace { bytes_max, rows_max: rows_max.max(1), tables: HashMap::new(), beside_until: None }
+    }
+
+    /// Whether nobody waits while a chunk is published, as far as can be told.
+    pub fn is_alone(&self, now: Instant) -> bool {
+        self.beside_until.is_none_or(|until| until <= now)
     }
 
     /// How many rows the next chunk of a table asks for.
-    pub fn rows(&self, oid: u32) -> usize {
+    pub fn rows(&self, oid: u32, now: Instant) -> usize {
         let Some(known) = self.tables.get(&oid) else { return ROWS_FIRST.min(self.rows_max) };
-        let within = |bound: f64, each: f64| if each > 0.0 { (bound / each) as usize } else { usize::MAX };
-        let timely = within(READ.as_secs_f64(), known.read_each).min(within(PUBLISH.as_secs_f64(), known.publish_each));
+        let within = |bound: f64, each: f64| if each > 0.0 { (bound / each).round() as usize } else { usize::MAX };
+        // Alone, a broker that is slow for a moment is no reason for chunks that are small for long.
+        let (publish, each) = match self.is_alone(now) {
+            true => (SEND_ALONE, known.send_each),
+            false => (PUBLISH_BESIDE, known.publish_each),
+        };
+        let timely = within(READ.as_secs_f64(), known.read_each).min(within(publish.as_secs_f64(), each));
         let fitting = within(self.bytes_max as f64, known.bytes_each);
         let grown = known.asked.saturating_mul(GROWTH).max(ROWS_FIRST);
         let bearable = known.bearable.unwrap_or(usize::MAX);
@@ -66,10 +85,16 @@ impl Pace {
         }
     }
 
-    /// Publishing what came of so many rows took so long.
-    pub fn published(&mut self, oid: u32, rows: usize, took: Duration) {
+    /// The stream has brought others' changes.
+    pub fn met_others(&mut self, now: Instant) {
+        self.beside_until = Some(now + BESIDE);
+    }
+
+    /// What came of so many rows was handed to Kafka's client in so much time, and published in so much.
+    pub fn published(&mut self, oid: u32, rows: usize, sent_in: Duration, took: Duration) {
         if rows > 0 {
             let known = self.tables.entry(oid).or_default();
+            known.send_each = smooth(known.send_each, sent_in.as_secs_f64() / rows as f64);
             known.publish_each = smooth(known.publish_each, took.as_secs_f64() / rows as f64);
         }
     }
@@ -121,15 +146,18 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
     const TABLE: u32 = 7;
 
-    /// A table of rows with so many bytes, each read and published in so many microseconds: what its chunks come to.
+    /// A table of rows with so many bytes, each read and published in so many microseconds: what its chunks come to while
+    /// others write.
     fn settled(mut pace: Pace, bytes: usize, read_us: u64, publish_us: u64) -> usize {
+        let now = Instant::now();
+        pace.met_others(now);
         for _ in 0..40 {
-            let rows = pace.rows(TABLE);
+            let rows = pace.rows(TABLE, now);
             let each = |us: u64| Duration::from_micros(us * rows as u64);
             pace.read(TABLE, rows, rows, rows * bytes, each(read_us));
-            pace.published(TABLE, rows, each(publish_us));
+            pace.published(TABLE, rows, each(0), each(publish_us));
         }
-        pace.rows(TABLE)
+        pace.rows(TABLE, now)
     }
 
     #[test]
@@ -138,33 +166,47 @@ mod tests {
         assert_eq!(settled(pace(), 10, 1, 0), 20_000, "rows");
         assert_eq!(settled(pace(), 1 << 10, 1, 0), 1 << 10, "bytes");
         assert_eq!(settled(pace(), 10, 50, 0), 10_000, "the time of reading");
-        assert_eq!(settled(pace(), 10, 1, 4), 3_000, "the time of publishing");
+        assert_eq!(settled(pace(), 10, 1, 2), 2_500, "the time of publishing");
         assert_eq!(settled(pace(), 10, 1, 1_000), ROWS_LEAST, "no chunk is very short");
         assert_eq!(settled(pace(), 1 << 21, 1, 1), 1, "but for rows that are large");
     }
 
     #[test]
+    fn a_chunk_may_take_longer_while_nobody_waits() {
+        let now = Instant::now();
+        let mut pace = Pace::new(1 << 20, 20_000);
+        pace.read(TABLE, 20_000, 20_000, 20_000, MS);
+        pace.published(TABLE, 1_000, 10 * MS, 20 * MS);
+        assert_eq!(pace.rows(TABLE, now), 6_000);
+        pace.met_others(now);
+        assert_eq!(pace.rows(TABLE, now), 250);
+        assert_eq!(pace.rows(TABLE, now + BESIDE), 6_000, "they have ceased");
+    }
+
+    #[test]
     fn a_chunk_grows_step_by_step() {
+        let now = Instant::now();
         let mut pace = Pace::new(1 << 30, 1_000_000);
-        assert_eq!(pace.rows(TABLE), ROWS_FIRST);
+        assert_eq!(pace.rows(TABLE, now), ROWS_FIRST);
         pace.read(TABLE, ROWS_FIRST, ROWS_FIRST, 1, MS);
-        assert_eq!(pace.rows(TABLE), ROWS_FIRST * GROWTH);
-        assert_eq!(pace.rows(TABLE + 1), ROWS_FIRST, "each table by itself");
+        assert_eq!(pace.rows(TABLE, now), ROWS_FIRST * GROWTH);
+        assert_eq!(pace.rows(TABLE + 1, now), ROWS_FIRST, "each table by itself");
     }
 
     #[test]
     fn what_cannot_be_borne_is_halved_down_to_a_single_row() {
+        let now = Instant::now();
         let mut pace = Pace::new(1 << 20, 20_000);
-        let mut asked = pace.rows(TABLE);
+        let mut asked = pace.rows(TABLE, now);
         let mut halvings = 0;
         while pace.unbearable(TABLE, asked) {
             halvings += 1;
-            assert_eq!(pace.rows(TABLE), asked / 2);
-            asked = pace.rows(TABLE);
+            assert_eq!(pace.rows(TABLE, now), asked / 2);
+            asked = pace.rows(TABLE, now);
         }
         assert_eq!((asked, halvings), (1, 9));
         pace.read(TABLE, 1, 1, 10, MS);
-        assert_eq!(pace.rows(TABLE), 2, "and grows again when it is");
+        assert_eq!(pace.rows(TABLE, now), 2, "and grows again when it is");
     }
 
     #[test]

@@ -36,7 +36,9 @@ use crate::{Error, lockers};
 
 /// A marker follows the one before when that has come along, or at the latest after this: where the stream is behind, chunks
 /// wait in it and not before it, and other changes stand between them.
-const MARKERS_APART: Duration = Duration::from_millis(50);
+const MARKERS_APART: Duration = Duration::from_millis(100);
+/// As long as nobody else writes, so many may be on their way at once: the stream need not wait for the next one.
+const TURNS: usize = 2;
 /// For each reader, so many chunks may wait in the stream: others' changes stand behind all of them, and the smaller the
 /// chunks are, the less their memory holds them back.
 const WAITING_EACH: usize = 4;
@@ -78,8 +80,8 @@ pub struct Pool {
     server: Option<Strain>,
     messages: Arc<OnceCell<Messages>>,
     control: Arc<OnceCell<Client>>,
-    /// Whose turn it is to write a marker.
-    turn: Arc<Semaphore>,
+    /// Who may write a marker now.
+    turns: Arc<Semaphore>,
     idle: Vec<Reader>,
     busy: FuturesUnordered<Busy>,
     open: FuturesUnordered<BoxFuture<'static, Result<Met, Error>>>,
@@ -110,7 +112,7 @@ impl Pool {
             server: None,
             messages: Arc::default(),
             control: Arc::default(),
-            turn: Arc::new(Semaphore::new(1)),
+            turns: Arc::new(Semaphore::new(TURNS)),
             idle: Vec::new(),
             busy: FuturesUnordered::new(),
             open: FuturesUnordered::new(),
@@ -214,7 +216,7 @@ impl Pool {
                 return Some(free_at);
             }
             let Some(claimed) = self.plan.next(now) else { return self.plan.wakes_at() };
-            let rows_max = self.pace.rows(claimed.table.oid);
+            let rows_max = self.pace.rows(claimed.table.oid, now);
             let is_shared = readers > 1 && claimed.rows.is_none_or(|rows| rows > rows_max as u64);
             let mut reader = self.idle.pop().unwrap_or_else(|| Reader::new(self.tools.clone()));
             self.busy.push(Box::pin(async move {
@@ -295,11 +297,12 @@ impl Pool {
         {
             tracing::warn!(table = %table.name, keys = void.len(), "keys that can name no row of the table are not answered");
         }
-        let (messages, turn, settings) = (self.messages.clone(), self.turn.clone(), self.tools.settings.clone());
+        let (messages, turns, settings) = (self.messages.clone(), self.turns.clone(), self.tools.settings.clone());
+        let turn = if self.pace.is_alone(now) { 1 } else { TURNS as u32 };
         let (claim, table) = (*claim, (table.oid, table.name.clone()));
         self.open.push(Box::pin(async move {
             let (searched, found) = (filled.searched, filled.found.clone());
-            let verdict = publish(filled, &messages, &turn, &settings).await?;
+            let verdict = publish(filled, &messages, (&turns, turn), &settings).await?;
             Ok(Met { claim, table, searched, found, verdict })
         }));
     }
@@ -336,6 +339,9 @@ impl Pool {
 
     fn met(&mut self, met: Met) {
         let Met { claim, table: (oid, name), searched, found, verdict } = met;
+        if !verdict.is_alone {
+            self.pace.met_others(Instant::now());
+        }
         learn(&mut self.pace, oid, searched, &verdict);
         match verdict.outcome {
             Outcome::Done { rows } => {
@@ -386,7 +392,7 @@ impl Pool {
 /// What publishing costs is told by chunks that were published. Others cost next to nothing.
 fn learn(pace: &mut Pace, oid: u32, searched: usize, verdict: &Verdict) {
     if let Outcome::Done { .. } = verdict.outcome {
-        pace.published(oid, searched, verdict.took);
+        pace.published(oid, searched, verdict.sent_in, verdict.took);
     }
 }
 
@@ -394,10 +400,10 @@ fn learn(pace: &mut Pace, oid: u32, searched: usize, verdict: &Verdict) {
 async fn publish(
     mut filled: Filled,
     messages: &OnceCell<Messages>,
-    turn: &Semaphore,
+    (turns, turn): (&Semaphore, u32),
     settings: &Settings,
 ) -> Result<Verdict, Error> {
-    let turn = turn.acquire().await.map_err(|_| Error::Stopped)?;
+    let turn = turns.acquire_many(turn).await.map_err(|_| Error::Stopped)?;
     // Its window may have been given up meanwhile.
     if let Ok(verdict) = filled.verdict.try_recv() {
         return Ok(verdict);
@@ -429,14 +435,19 @@ mod tests {
 
     #[test]
     fn a_chunk_that_is_read_again_tells_nothing_of_what_publishing_costs() {
-        let verdict = |outcome, took_ms| Verdict { outcome, took: Duration::from_millis(took_ms) };
+        let verdict = |outcome, took_ms| Verdict {
+            outcome,
+            sent_in: Duration::from_millis(took_ms),
+            took: Duration::ZERO,
+            is_alone: true,
+        };
         let rows = |verdicts: &[Verdict]| {
             let mut pace = Pace::new(1 << 30, 1_000_000);
             pace.read(7, 100_000, 100_000, 1, Duration::from_millis(1));
             verdicts.iter().for_each(|verdict| learn(&mut pace, 7, 1_000, verdict));
-            pace.rows(7)
+            pace.rows(7, Instant::now())
         };
-        let done = || verdict(Outcome::Done { rows: 1_000 }, 12);
+        let done = || verdict(Outcome::Done { rows: 1_000 }, 60);
         assert_eq!(rows(&[done()]), 1_000);
         assert_eq!(rows(&[done(), verdict(Outcome::Again("not visible"), 0)]), 1_000);
         assert_eq!(rows(&[done(), verdict(Outcome::Elsewhere { ranges_of: None }, 0)]), 1_000);

@@ -4,8 +4,10 @@
 //! I/O, and what the answer means. Knows nothing of ranges and rows.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use postgres::Prepared;
 use postgres::tokio_postgres::types::ToSql;
 use postgres::tokio_postgres::{Client, Row, Statement};
 use schemas::TableName;
@@ -38,12 +40,17 @@ const QUESTION: &str = "
         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND {carried}) a
     WHERE c.oid = $1";
 
+/// How many looks there were in this process.
+static LOOKS: AtomicU64 = AtomicU64::new(0);
+
 /// A table as a chunk of it is read.
 pub struct Shape {
     /// What the server calls it, ready for a statement.
     pub called: String,
     /// What the answer was.
     told: Told,
+    /// The number of this look at the catalog; no other has it.
+    pub look: u64,
     /// Its rows, by their rule.
     pub relation: pgoutput::Relation,
     /// The number of that.
@@ -138,7 +145,7 @@ impl Told {
 
 impl Shape {
     /// What follows from the answer. Asks the catalog for the rest.
-    pub async fn new(client: &Client, settings: &Settings, called: &str, told: Told) -> Result<Shape, Error> {
+    pub async fn new(client: &Prepared, settings: &Settings, called: &str, told: Told) -> Result<Shape, Error> {
         let relation = &told.relation;
         let cut = match settings.rules.get(relation.oid) {
             None => None,
@@ -154,7 +161,8 @@ impl Shape {
         let name = TableName::new(&relation.schema, &relation.table);
         let described = Relation::new(&relation, &details, "", "");
         let described = described.map_err(|cause| Error::NoKey { table: name, cause })?;
-        Ok(Shape { called: called.to_owned(), told, relation, fingerprint, described, cut })
+        let look = LOOKS.fetch_add(1, Ordering::Relaxed);
+        Ok(Shape { called: called.to_owned(), told, look, relation, fingerprint, described, cut })
     }
 
     /// Whether this is what the answer comes to.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use postgres::tokio_postgres::{Client, Row};
-use postgres::{Error, quote};
+use postgres::{Ask, Error, Prepared, quote};
 use schemas::TableName;
 use schemas::state::{Imprint, ImprintColumn, ImprintFile, ImprintLabel};
 
@@ -100,20 +100,22 @@ const NAMED: &str = "
     WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
 /// Looks. What several statements tell can be from different moments; a difference is looked at again with the next.
-pub async fn look(client: &Client, question: &Question<'_>) -> Result<Seen, Error> {
+pub async fn look(client: &Prepared, question: &Question<'_>) -> Result<Seen, Error> {
     let asked = |cause| Error::statement("compare publication and tables with what is published", cause);
-    let publication = client.query_one(PUBLICATION, &[&question.publication]).await.map_err(asked)?;
+    let publication = client.ask(PUBLICATION, &[&question.publication]).await.map_err(asked)?;
+    let unanswered = || Error::Protocol { operation: "look at the publication".into(), what: "no row".into() };
+    let publication = publication.first().ok_or_else(unanswered)?;
     let version = publication.get::<_, i32>(0).unsigned_abs();
     let at = publication.get::<_, String>(7).parse().unwrap_or_default();
-    let mut seen = Seen { at, publication: publication_of(&publication), ..Seen::default() };
+    let mut seen = Seen { at, publication: publication_of(publication), ..Seen::default() };
     let oids: Vec<u32> = question.tables.keys().copied().collect();
-    let rows = client.query(&tables_query(version), &[&oids, &question.publication]).await.map_err(asked)?;
+    let rows = client.ask(&tables_query(version), &[&oids, &question.publication]).await.map_err(asked)?;
     for row in rows {
         let (oid, mut table) = (row.get(0), table_of(&row));
         question.named.get(oid).into_iter().for_each(|named| table.go_by(named));
         seen.tables.insert(oid, table);
     }
-    for row in client.query(FILES, &[&oids]).await.map_err(asked)? {
+    for row in client.ask(FILES, &[&oids]).await.map_err(asked)? {
         let root: u32 = row.get(0);
         let Some(table) = seen.tables.get_mut(&root) else { continue };
         let imprint = question.tables.get(&root).and_then(Option::as_ref);

@@ -12,6 +12,7 @@ fn chunk(snapshot: &str, rows: &[[&str; 3]]) -> Chunk {
         snapshot: snapshot.parse().expect("a snapshot"),
         relation: users('d'),
         fingerprint: fingerprint(&users('d')),
+        look: 0,
         rows: read,
         part: Part::Range(Range::default()),
         ranges_of: None,

@@ -286,7 +286,7 @@ impl Reader {
         }
         let relation = described(self.table, version);
         let (fingerprint, part, load) = (fingerprint(&relation), self.part.clone(), self.load.clone());
-        Chunk { snapshot, fingerprint, relation, rows, part, load, round: 0, ranges_of: None }
+        Chunk { snapshot, fingerprint, look: 0, relation, rows, part, load, round: 0, ranges_of: None }
     }
 
     /// What the loop says of chunks after a commit.

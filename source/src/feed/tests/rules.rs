@@ -91,6 +91,7 @@ fn a_chunk_by_the_same_rule_meets_the_touches_of_the_stream() {
         snapshot,
         relation: cut.relation.clone(),
         fingerprint: cut.fingerprint,
+        look: 0,
         rows,
         part,
         ranges_of: None,
