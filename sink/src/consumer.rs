@@ -19,7 +19,7 @@ use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Group;
@@ -33,7 +33,7 @@ const STEP: Duration = Duration::from_millis(20);
 const SEGMENT_BYTES_MAX: usize = 1 << 20;
 /// And at this many records.
 const SEGMENT_RECORDS_MAX: usize = 4_096;
-/// How long a worker that is behind is waited for before its partition is paused.
+/// How long workers that are behind are waited for before their partitions are paused.
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a worker may take to finish what it has under way when its partition is revoked.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
@@ -41,6 +41,10 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long one seek is waited for. It is asked for again until it is done: polling must not stop for it.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(500);
+/// So many partitions are sought at once.
+const SEEKS_MAX: usize = 256;
+/// So many partitions are named in one line of the log.
+const NAMED_MAX: usize = 20;
 
 /// A partition that the group gave us, for whoever makes its worker.
 #[derive(Debug)]
@@ -212,12 +216,15 @@ impl Fetch {
     fn hand_over(&mut self) -> Result<(), Error> {
         let limit = self.limit();
         let mut slow = TopicPartitionList::new();
+        // For all of them together: whoever polls no more is taken for dead.
+        let patient_until = Instant::now() + PATIENCE;
         for (partition, owned) in &mut self.owned {
             if owned.open.is_none() {
                 continue;
             }
             owned.hand_over();
-            if !owned.paused && !owned.budget.wait(limit, PATIENCE) {
+            let patience = patient_until.saturating_duration_since(Instant::now());
+            if !owned.paused && !owned.budget.wait(limit, patience) {
                 owned.paused = true;
                 slow.add_partition(&partition.topic, partition.number);
             }
@@ -228,9 +235,12 @@ impl Fetch {
         Ok(())
     }
 
-    /// What one partition may have in memory.
+    /// What one partition may have in memory: a whole segment, or its share, where all of them together have too much.
     fn limit(&self) -> usize {
-        (self.given.group.fetch_bytes_max / 3 * 2 / self.owned.len().max(1)).max(SEGMENT_BYTES_MAX)
+        let all = self.given.group.fetch_bytes_max / 3 * 2;
+        let share = all / self.owned.len().max(1);
+        let held: usize = self.owned.values().map(|owned| owned.budget.bytes()).sum();
+        if held < all { share.max(SEGMENT_BYTES_MAX) } else { share }
     }
 
     fn resume(&mut self) -> Result<(), Error> {
@@ -273,40 +283,58 @@ impl Fetch {
     fn commands(&mut self) -> Result<(), Error> {
         let asked = Instant::now();
         self.starting.extend(self.given.commands.try_iter().map(|command| (command, asked)));
-        for _ in 0..self.starting.len() {
-            let Some((command, asked)) = self.starting.pop_front() else { break };
-            if let Some(waiting) = self.start_fetching(command, asked)? {
-                self.starting.push_back((waiting, asked));
-            }
-        }
-        Ok(())
+        // A worker that has ended meanwhile must not take the place of its successor.
+        let is_wanted = |(Command::Start { partition, segments, .. }, _): &(Command, Instant)| {
+            !segments.is_closed() && self.owned.contains_key(partition)
+        };
+        self.starting.retain(is_wanted);
+        if self.starting.is_empty() { Ok(()) } else { self.start_fetching() }
     }
 
-    /// Has a partition fetched from where its worker said. Gives the command back when librdkafka is not ready for it yet:
+    /// Has partitions fetched from where their workers said. Those that librdkafka is not ready for are left for the next time:
     /// an assignment is young, or an earlier commit still waits for the group's coordinator.
-    fn start_fetching(&mut self, command: Command, asked: Instant) -> Result<Option<Command>, Error> {
-        let Command::Start { partition, offset, segments } = command;
-        // A worker that has ended meanwhile must not take the place of its successor.
-        if segments.is_closed() || !self.owned.contains_key(&partition) {
-            return Ok(None);
-        }
+    fn start_fetching(&mut self) -> Result<(), Error> {
+        let at_once = self.starting.len().min(SEEKS_MAX);
+        let asked: Vec<(Command, Instant)> = self.starting.drain(..at_once).collect();
         let mut list = TopicPartitionList::new();
-        let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
-        added.map_err(|cause| self.given.failed("seek", cause))?;
-        let sought = self.consumer.seek_partitions(list.clone(), SEEK_TIMEOUT);
-        if let Err(error) = sought.and_then(|list| list.elements().iter().try_for_each(|element| element.error())) {
-            tracing::debug!(group = %self.given.group.name, %partition, %error, waited = ?asked.elapsed(), "not ready to seek yet");
-            return Ok(Some(Command::Start { partition, offset, segments }));
+        for (Command::Start { partition, offset, .. }, _) in &asked {
+            let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(*offset));
+            added.map_err(|cause| self.given.failed("seek", cause))?;
         }
-        if let Some(owned) = self.owned.get_mut(&partition) {
-            owned.open = None;
-            owned.segments = Some(segments);
-            owned.delivered = None;
-            owned.paused = false;
+        let sought = self.consumer.seek_partitions(list, SEEK_TIMEOUT);
+        let mut errors: HashMap<(String, i32), KafkaError> = HashMap::new();
+        if let Ok(sought) = &sought {
+            let failed = sought.elements().into_iter().filter_map(|element| {
+                let error = element.error().err()?;
+                Some(((element.topic().to_owned(), element.partition()), error))
+            });
+            errors.extend(failed);
         }
-        self.consumer.resume(&list).map_err(|cause| self.given.failed("resume partitions", cause))?;
-        tracing::info!(group = %self.given.group.name, %partition, offset, "fetching");
-        Ok(None)
+        let mut ready = TopicPartitionList::new();
+        for (Command::Start { partition, offset, segments }, asked) in asked {
+            let error = match &sought {
+                Ok(_) => errors.get(&(partition.topic.to_string(), partition.number)),
+                Err(error) => Some(error),
+            };
+            if let Some(error) = error {
+                tracing::debug!(group = %self.given.group.name, %partition, %error, waited = ?asked.elapsed(), "not ready to seek yet");
+                self.starting.push_back((Command::Start { partition, offset, segments }, asked));
+                continue;
+            }
+            if let Some(owned) = self.owned.get_mut(&partition) {
+                owned.open = None;
+                owned.segments = Some(segments);
+                owned.delivered = None;
+                owned.paused = false;
+            }
+            let added = ready.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
+            added.map_err(|cause| self.given.failed("resume partitions", cause))?;
+        }
+        if ready.count() > 0 {
+            self.consumer.resume(&ready).map_err(|cause| self.given.failed("resume partitions", cause))?;
+            tracing::info!(group = %self.given.group.name, partitions = %listed(&ready), "fetching");
+        }
+        Ok(())
     }
 
     fn rebalance(&mut self) -> Result<(), Error> {
@@ -355,7 +383,7 @@ impl Fetch {
     fn revoke(&mut self, list: TopicPartitionList) -> Result<(), Error> {
         let lost = self.consumer.assignment_lost();
         let elements = list.elements();
-        let of = |element: &rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
+        let of = |element: &TopicPartitionListElem<'_>| {
             let topic = self.topics.get(element.topic())?;
             Some(Partition { topic: topic.clone(), number: element.partition() })
         };
@@ -393,6 +421,9 @@ impl Fetch {
     fn commit(&mut self) {
         self.committed_at = Instant::now();
         let positions = self.consumer.position().ok();
+        let elements = positions.iter().flat_map(TopicPartitionList::elements);
+        let positions: HashMap<_, _> =
+            elements.map(|element| ((element.topic().to_owned(), element.partition()), element.offset())).collect();
         let mut list = TopicPartitionList::new();
         let mut reached = self.given.reached.lock().unwrap_or_else(PoisonError::into_inner);
         for (partition, owned) in &mut self.owned {
@@ -400,9 +431,8 @@ impl Fetch {
             if done < 0 {
                 continue;
             }
-            let position = positions.as_ref().and_then(|list| list.find_partition(&partition.topic, partition.number));
-            let next = match position.map(|element| element.offset()) {
-                Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => done.max(position),
+            let next = match positions.get(&(partition.topic.to_string(), partition.number)) {
+                Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => done.max(*position),
                 _ => done,
             };
             reached.insert(partition.clone(), next);
@@ -461,11 +491,16 @@ fn take(
     Ok(())
 }
 
+/// Partitions for a person, with the offsets that they are to be fetched from, if any.
 fn listed(list: &TopicPartitionList) -> String {
-    let names = list
-        .elements()
-        .iter()
-        .map(|element| format!("{}/{}", element.topic(), element.partition()))
-        .collect::<Vec<_>>();
-    names.join(", ")
+    let elements = list.elements();
+    let name = |element: &TopicPartitionListElem<'_>| match element.offset() {
+        Offset::Offset(offset) => format!("{}/{}@{offset}", element.topic(), element.partition()),
+        _ => format!("{}/{}", element.topic(), element.partition()),
+    };
+    let mut names = elements.iter().take(NAMED_MAX).map(name).collect::<Vec<_>>().join(", ");
+    if let Some(more) = elements.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
+        names.push_str(&format!(" and {more} more"));
+    }
+    names
 }

@@ -15,6 +15,7 @@ use schemas::topic;
 use service::http::Health;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
+use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
@@ -349,6 +350,8 @@ async fn supervise<T: Target>(
 /// Measures how many offsets each partition of ours is behind its end, whether or not it is being fetched.
 async fn watch_lag(group: String, admin: Arc<Admin>, reached: Reached, stop: CancellationToken) {
     let mut ticks = tokio::time::interval(LAG_INTERVAL);
+    // Of thousands of partitions one round takes longer than that.
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
         let stands = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut topics: HashMap<Arc<str>, i32> = HashMap::new();
