@@ -6,6 +6,7 @@
 //! Pure. A star stands for any run of characters, also none, and every other character for itself, case included. In double
 //! quotes everything stands for itself: so are names written that hold a star, a dot, a quote or an exclamation mark.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -14,7 +15,13 @@ use crate::table::identifier;
 
 /// A list of items: what one of them takes and none excludes is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Selection(Vec<Item>);
+pub struct Selection {
+    items: Vec<Item>,
+    /// What is named by them, taken in or out: there can be thousands, and each table is asked for.
+    named: [HashSet<TableName>; 2],
+    /// Those that are patterns.
+    patterns: Vec<Item>,
+}
 
 /// One item of a [`Selection`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,12 +46,15 @@ enum Part {
 impl Selection {
     /// What `items` choose together.
     pub fn new(items: Vec<Item>) -> Selection {
-        Selection(items)
+        let named = [false, true]
+            .map(|excludes| items.iter().filter(|item| item.excludes == excludes).filter_map(Item::table).collect());
+        let patterns = items.iter().filter(|item| item.table().is_none()).cloned().collect();
+        Selection { items, named, patterns }
     }
 
     /// Exactly these tables.
     pub fn of_tables<'a>(tables: impl IntoIterator<Item = &'a TableName>) -> Selection {
-        Selection(tables.into_iter().map(Item::of).collect())
+        Selection::new(tables.into_iter().map(Item::of).collect())
     }
 
     /// Whether it can choose nothing at all.
@@ -54,22 +64,27 @@ impl Selection {
 
     /// The items that take tables in.
     pub fn taking(&self) -> impl Iterator<Item = &Item> {
-        self.0.iter().filter(|item| !item.excludes)
+        self.items.iter().filter(|item| !item.excludes)
     }
 
     /// The items that take tables out.
     pub fn excluding(&self) -> impl Iterator<Item = &Item> {
-        self.0.iter().filter(|item| item.excludes)
+        self.items.iter().filter(|item| item.excludes)
     }
 
     /// Whether an item takes the table out.
     pub fn excludes(&self, table: &TableName) -> bool {
-        self.excluding().any(|item| item.matches(table))
+        self.has(true, table)
     }
 
     /// Whether the table is chosen.
     pub fn chooses(&self, table: &TableName) -> bool {
-        self.taking().any(|item| item.matches(table)) && !self.excludes(table)
+        self.has(false, table) && !self.has(true, table)
+    }
+
+    fn has(&self, excludes: bool, table: &TableName) -> bool {
+        self.named[usize::from(excludes)].contains(table)
+            || self.patterns.iter().any(|item| item.excludes == excludes && item.matches(table))
     }
 }
 

@@ -37,8 +37,12 @@ const SEGMENT_RECORDS_MAX: usize = 4_096;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// How long a worker may take to finish what it has under way when its partition is revoked.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
-/// How often offsets are committed.
+/// How often offsets are committed at most.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Committing them takes no more than one part of so many of the thread's time.
+const COMMIT_SHARE: u32 = 20;
+/// So often the end of a partition is looked for once all of it is done: markers may come behind it.
+const ROUNDS: u8 = 5;
 /// How long one seek is waited for. It is asked for again until it is done: polling must not stop for it.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(500);
 /// So many partitions are sought at once.
@@ -101,6 +105,8 @@ struct Owned {
     /// Paused because its worker is behind.
     paused: bool,
     committed: i64,
+    /// What was done when all that had been fetched was, and how often its end was looked for since.
+    told: (i64, u8),
 }
 
 /// The state of the thread.
@@ -112,6 +118,8 @@ struct Fetch {
     /// Partitions that are to be fetched, and since when.
     starting: VecDeque<(Command, Instant)>,
     committed_at: Instant,
+    /// When offsets are committed again: what that costs grows faster than the number of partitions.
+    commit_after: Duration,
 }
 
 impl Consumer {
@@ -179,6 +187,7 @@ impl Fetch {
             owned: HashMap::new(),
             starting: VecDeque::new(),
             committed_at: Instant::now(),
+            commit_after: COMMIT_INTERVAL,
         })
     }
 
@@ -188,8 +197,10 @@ impl Fetch {
             self.rebalance()?;
             self.commands()?;
             self.resume()?;
-            if self.committed_at.elapsed() >= COMMIT_INTERVAL {
+            if self.committed_at.elapsed() >= self.commit_after {
+                let begun = Instant::now();
                 self.commit();
+                self.commit_after = COMMIT_INTERVAL.max(begun.elapsed() * COMMIT_SHARE);
             }
             self.fetch()?;
         }
@@ -370,6 +381,7 @@ impl Fetch {
                 delivered: None,
                 paused: false,
                 committed: -1,
+                told: (-1, 0),
             };
             self.owned.insert(partition, owned);
             let _over = self.given.notices.send(Notice::Assigned(assigned));
@@ -420,19 +432,28 @@ impl Fetch {
     /// Commits the offsets behind what is done; behind the marker too, when all that was fetched is done.
     fn commit(&mut self) {
         self.committed_at = Instant::now();
+        let is_news = |owned: &Owned| {
+            let done = owned.done.load(Ordering::Relaxed);
+            owned.delivered.is_some() && done >= 0 && owned.told < (done, ROUNDS)
+        };
+        // What librdkafka is asked for all partitions costs it a search for each.
+        if !self.owned.values().any(is_news) {
+            return;
+        }
         let positions = self.consumer.position().ok();
         let elements = positions.iter().flat_map(TopicPartitionList::elements);
         let positions: HashMap<_, _> =
             elements.map(|element| ((element.topic().to_owned(), element.partition()), element.offset())).collect();
         let mut list = TopicPartitionList::new();
         let mut reached = self.given.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        for (partition, owned) in &mut self.owned {
+        for (partition, owned) in self.owned.iter_mut().filter(|(_, owned)| is_news(owned)) {
             let (Some(delivered), done) = (owned.delivered, owned.done.load(Ordering::Relaxed)) else { continue };
-            if done < 0 {
-                continue;
-            }
             let next = match positions.get(&(partition.topic.to_string(), partition.number)) {
-                Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => done.max(*position),
+                Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => {
+                    let rounds = if owned.told.0 == done { owned.told.1 } else { 0 };
+                    owned.told = (done, rounds + 1);
+                    done.max(*position)
+                }
                 _ => done,
             };
             reached.insert(partition.clone(), next);
@@ -498,9 +519,13 @@ fn listed(list: &TopicPartitionList) -> String {
         Offset::Offset(offset) => format!("{}/{}@{offset}", element.topic(), element.partition()),
         _ => format!("{}/{}", element.topic(), element.partition()),
     };
-    let mut names = elements.iter().take(NAMED_MAX).map(name).collect::<Vec<_>>().join(", ");
-    if let Some(more) = elements.len().checked_sub(NAMED_MAX).filter(|more| *more > 0) {
-        names.push_str(&format!(" and {more} more"));
+    some(&elements.iter().map(name).collect::<Vec<_>>())
+}
+
+/// Names for a person: all of them, or as many as anybody reads.
+pub(crate) fn some(names: &[String]) -> String {
+    match names.split_at_checked(NAMED_MAX) {
+        Some((first, others)) if !others.is_empty() => format!("{} and {} more", first.join(", "), others.len()),
+        _ => names.join(", "),
     }
-    names
 }

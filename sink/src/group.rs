@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
 use crate::config::{Config, Group, To};
-use crate::consumer::{Assigned, Consumer, Notice, Reached};
+use crate::consumer::{Assigned, Consumer, Notice, Reached, some};
 use crate::error::Error;
 use crate::measure;
 use crate::mirror::Mirror;
@@ -160,7 +160,7 @@ impl Run {
                     return Ok(Some(taken));
                 }
                 if missing != told {
-                    tracing::info!(group = %self.group.name, missing = %missing.join(", "), "waiting for what the source has not made yet");
+                    tracing::info!(group = %self.group.name, missing = %some(&missing), "waiting for what the source has not made yet");
                     told = missing;
                 }
             }

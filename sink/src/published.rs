@@ -5,7 +5,7 @@
 //! [`Published`] and [`Taken`] are pure. The thread tells of a change only when it has read to the end: what it says was
 //! true at one moment. It knows nothing of what becomes of the tables.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::{Duration, Instant};
 
 use kafka::topic::{Event, Isolation, Tail};
@@ -80,23 +80,22 @@ impl Published {
             tables: chosen.iter().map(|table| (*table).clone()).collect(),
             ..Taken::default()
         };
+        let mut names: HashSet<&TableName> = chosen.iter().map(|table| &table.name).collect();
         for (topic, name) in &former {
             taken.topics.insert((*topic).clone());
-            if chosen.iter().all(|table| table.name != **name) {
+            if !names.contains(*name) {
                 taken.unknown.push((*name).clone());
             }
         }
+        names.extend(former.iter().map(|(_, name)| *name));
         for item in selection.taking() {
-            let names = chosen.iter().map(|table| &table.name).chain(former.iter().map(|(_, name)| *name));
-            if names.into_iter().any(|name| item.matches(name)) {
-                continue;
-            }
             match item.table() {
-                Some(name) if selection.excludes(&name) => {}
+                Some(name) if names.contains(&name) || selection.excludes(&name) => {}
                 Some(name) => {
                     taken.topics.insert(topic::of_table(prefix, &name));
                     taken.unknown.push(name);
                 }
+                None if names.iter().any(|name| item.matches(name)) => {}
                 None => taken.unmatched.push(item.to_string()),
             }
         }
@@ -107,8 +106,8 @@ impl Published {
 impl Taken {
     /// Whether this has a table or a topic that `before` had not.
     pub(crate) fn goes_beyond(&self, before: &Taken) -> bool {
-        let (now, then) = (self.names(), before.names());
-        !self.topics.is_subset(&before.topics) || now.iter().any(|name| !then.contains(name))
+        let then: HashSet<TableName> = before.names().into_iter().collect();
+        !self.topics.is_subset(&before.topics) || self.names().iter().any(|name| !then.contains(name))
     }
 
     /// The names of all tables.
@@ -174,30 +173,31 @@ impl Follower {
         let failed = |cause| Error::Kafka { group: self.group.clone(), cause };
         let mut tail = Tail::start(&self.kafka, &self.topic, Isolation::ReadCommitted).map_err(failed)?;
         // The last record of each of the source's transactions is the stream's: only there the state is whole.
-        let (mut has_caught_up, mut is_whole) = (false, true);
+        let (mut has_caught_up, mut is_whole, mut is_news) = (false, true, true);
+        let mut said_at = None::<Instant>;
         while !self.stop.is_cancelled() {
             match tail.next(STEP).map_err(failed)? {
                 Some(Event::Record(record)) => {
                     let key = record.key().unwrap_or_default();
                     let noted = published.note(key, record.value());
-                    noted.map_err(|cause| Error::State {
+                    is_news |= noted.map_err(|cause| Error::State {
                         topic: self.topic.clone(),
                         key: String::from_utf8_lossy(key).into_owned(),
                         cause,
                     })?;
                     is_whole = key == b"stream";
-                    if has_caught_up && is_whole {
-                        self.say(published);
-                    }
                 }
                 Some(Event::End { .. }) => {
                     has_caught_up = true;
                     outage.over();
-                    if is_whole {
-                        self.say(published);
-                    }
                 }
                 None => {}
+            }
+            // A first load of many tables changes it as often: it is told now and then, as a whole.
+            let has_rested = said_at.is_none_or(|said_at| said_at.elapsed() >= STEP);
+            if is_news && has_caught_up && is_whole && has_rested {
+                self.say(published);
+                (is_news, said_at) = (false, Some(Instant::now()));
             }
         }
         Ok(())

@@ -148,15 +148,15 @@ impl Relational {
     async fn read_catalog(&self, connection: &mut PgConnection) -> Result<(), Error> {
         let failed = |cause| self.failed("read the catalog", cause);
         connection.execute("BEGIN").await.map_err(failed)?;
-        self.read_catalog_within(connection).await?;
+        self.read_catalog_within(connection, &self.catalog.names()).await?;
         connection.execute("COMMIT").await.map_err(failed)?;
         Ok(())
     }
 
     /// The same as part of a transaction that is open already.
-    async fn read_catalog_within(&self, connection: &mut PgConnection) -> Result<(), Error> {
-        let tables = catalog::read(connection, &self.catalog.names()).await;
-        self.catalog.set(tables.map_err(|cause| self.failed("read the catalog", cause))?);
+    async fn read_catalog_within(&self, connection: &mut PgConnection, names: &[TableName]) -> Result<(), Error> {
+        let tables = catalog::read(connection, names).await;
+        self.catalog.set(names, tables.map_err(|cause| self.failed("read the catalog", cause))?);
         Ok(())
     }
 

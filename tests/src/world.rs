@@ -210,7 +210,12 @@ impl World {
 
     /// Waits until every topic agrees with its table. Of use when nobody writes any more.
     pub async fn until_published(&self) {
-        self.until("the topics agree with the tables", EQUAL_WITHIN, async || self.topics_agree().await).await;
+        self.until_published_within(EQUAL_WITHIN).await;
+    }
+
+    /// The same, for what takes longer.
+    pub async fn until_published_within(&self, within: Duration) {
+        self.until("the topics agree with the tables", within, async || self.topics_agree().await).await;
     }
 
     async fn topics_agree(&self) -> Result<(), String> {

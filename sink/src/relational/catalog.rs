@@ -103,11 +103,14 @@ impl Catalog {
         self.known.read().unwrap_or_else(PoisonError::into_inner).names.iter().cloned().collect()
     }
 
-    /// Takes what was read; shapes are made anew.
-    pub(crate) fn set(&self, tables: HashMap<TableName, Table>) {
+    /// Takes what was read of the tables that were asked for; their shapes are made anew.
+    pub(crate) fn set(&self, asked: &[TableName], tables: HashMap<TableName, Table>) {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
-        known.tables = tables;
-        known.shapes.clear();
+        for name in asked {
+            known.tables.remove(name);
+            known.shapes.remove(name);
+        }
+        known.tables.extend(tables);
     }
 
     /// The shape of a table for events with this key.

@@ -50,7 +50,7 @@ impl Relational {
                             (partition.clone(), key.join(", "), self.step_over(partition, batch));
                         return Err(Error::KeyChanged { partition, offset, table, key, step_over });
                     }
-                    self.read_catalog_within(connection).await?;
+                    self.read_catalog_within(connection, std::slice::from_ref(&table)).await?;
                     let misfits = self.catalog.misfits(&table, columns, key);
                     if !misfits.is_empty() {
                         return Err(Error::Misfits { group: self.group.clone(), misfits });

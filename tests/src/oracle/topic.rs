@@ -270,6 +270,8 @@ fn consumer(brokers: &str, isolation: Isolation) -> Result<BaseConsumer, KafkaEr
         .set("group.id", "harness")
         .set("isolation.level", isolation)
         .set("enable.partition.eof", "true")
+        // The end of a topic is told by an answer that has nothing.
+        .set("fetch.wait.max.ms", "10")
         .set("enable.auto.commit", "false")
         .create()
 }
