@@ -34,20 +34,6 @@ impl TextArray {
         }
     }
 
-    /// The values in order.
-    pub(crate) fn values(&self) -> impl Iterator<Item = Option<&[u8]>> {
-        let mut rest = &self.bytes[HEADER..];
-        std::iter::from_fn(move || {
-            let (length, behind) = rest.split_first_chunk()?;
-            let (value, behind) = match usize::try_from(i32::from_be_bytes(*length)) {
-                Ok(length) => behind.split_at_checked(length).map(|(value, behind)| (Some(value), behind))?,
-                Err(_) => (None, behind),
-            };
-            rest = behind;
-            Some(value)
-        })
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.len as usize
     }
@@ -68,14 +54,6 @@ impl TextArray {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_pushed_comes_back() {
-        let mut array = TextArray::new();
-        let values = [Some("ab"), None, Some(""), Some("ü")];
-        values.iter().for_each(|value| array.push(*value));
-        assert_eq!(array.values().collect::<Vec<_>>(), values.map(|value| value.map(str::as_bytes)));
-    }
 
     #[test]
     fn an_array_stands_as_the_server_reads_it() {

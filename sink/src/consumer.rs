@@ -43,6 +43,8 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 const COMMIT_SHARE: u32 = 20;
 /// So often the end of a partition is looked for once all of it is done: markers may come behind it.
 const ROUNDS: u8 = 5;
+/// And of all partitions as often as that.
+const LOOK_AT_ALL_EVERY: Duration = Duration::from_secs(30);
 /// How long one seek is waited for. It is asked for again until it is done: polling must not stop for it.
 const SEEK_TIMEOUT: Duration = Duration::from_millis(500);
 /// So many partitions are sought at once.
@@ -120,6 +122,8 @@ struct Fetch {
     committed_at: Instant,
     /// When offsets are committed again: what that costs grows faster than the number of partitions.
     commit_after: Duration,
+    /// When the ends of all partitions were looked for last.
+    looked_at: Instant,
 }
 
 impl Consumer {
@@ -188,6 +192,7 @@ impl Fetch {
             starting: VecDeque::new(),
             committed_at: Instant::now(),
             commit_after: COMMIT_INTERVAL,
+            looked_at: Instant::now(),
         })
     }
 
@@ -337,6 +342,7 @@ impl Fetch {
                 owned.segments = Some(segments);
                 owned.delivered = None;
                 owned.paused = false;
+                owned.told = (-1, 0);
             }
             let added = ready.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
             added.map_err(|cause| self.given.failed("resume partitions", cause))?;
@@ -432,9 +438,15 @@ impl Fetch {
     /// Commits the offsets behind what is done; behind the marker too, when all that was fetched is done.
     fn commit(&mut self) {
         self.committed_at = Instant::now();
+        // A marker can come long after what it ends, as behind what a source left open that has died.
+        let all = self.looked_at.elapsed() >= LOOK_AT_ALL_EVERY;
+        if all {
+            self.looked_at = Instant::now();
+        }
         let is_news = |owned: &Owned| {
             let done = owned.done.load(Ordering::Relaxed);
-            owned.delivered.is_some() && done >= 0 && owned.told < (done, ROUNDS)
+            let is_settled = owned.told.0 == done && owned.told.1 >= ROUNDS;
+            owned.delivered.is_some() && done >= 0 && (all || !is_settled)
         };
         // What librdkafka is asked for all partitions costs it a search for each.
         if !self.owned.values().any(is_news) {
@@ -451,7 +463,7 @@ impl Fetch {
             let next = match positions.get(&(partition.topic.to_string(), partition.number)) {
                 Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => {
                     let rounds = if owned.told.0 == done { owned.told.1 } else { 0 };
-                    owned.told = (done, rounds + 1);
+                    owned.told = (done, rounds.saturating_add(1));
                     done.max(*position)
                 }
                 _ => done,

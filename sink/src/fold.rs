@@ -27,8 +27,6 @@ pub(crate) struct Fold<'a> {
     /// The cells of all rows, one row after the other.
     cells: Vec<Cell<'a>>,
     changes: usize,
-    /// How many of them were rows that a load has read.
-    reads: usize,
 }
 
 /// What became of one key.
@@ -64,7 +62,7 @@ pub(crate) enum State {
 
 impl<'a> Fold<'a> {
     pub(crate) fn new(shape: Arc<Shape>) -> Fold<'a> {
-        Fold { shape, keys: HashMap::new(), rows: Vec::new(), cells: Vec::new(), changes: 0, reads: 0 }
+        Fold { shape, keys: HashMap::new(), rows: Vec::new(), cells: Vec::new(), changes: 0 }
     }
 
     /// Lays one change over what is there. `canonical` is the record's key as [`Shape::canonical`] has it.
@@ -74,7 +72,6 @@ impl<'a> Fold<'a> {
         let cells = &mut self.cells[index * width..(index + 1) * width];
         let row = &mut self.rows[index];
         self.changes += 1;
-        self.reads += usize::from(event.operation == Operation::Read);
         row.last = self.changes;
         match event.operation {
             // To an equal key the row does not go away: what was laid over it still counts.
@@ -109,11 +106,6 @@ impl<'a> Fold<'a> {
             self.cells.resize(self.rows.len() * self.shape.columns.len(), None);
             self.rows.len() - 1
         })
-    }
-
-    /// Whether it is nothing but rows that a load has read, each once.
-    pub(crate) fn is_read(&self) -> bool {
-        self.reads == self.changes && self.changes == self.rows.len()
     }
 
     /// What became of each key, in the order of their last changes: the row and its cells.

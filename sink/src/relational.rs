@@ -11,7 +11,6 @@
 mod alone;
 mod catalog;
 mod control;
-mod copy;
 mod migrate;
 mod plan;
 mod pool;
@@ -37,7 +36,6 @@ use crate::record::Partition;
 use crate::refused::Refused;
 use crate::statement::{Kind, Statement};
 use crate::target::{Claim, Claimed, Done, Outcome, Target};
-use copy::Refusing;
 
 pub(crate) use catalog::Catalog;
 pub(crate) use plan::{Plan, control as decode_control, decode};
@@ -54,7 +52,6 @@ pub(crate) struct Relational {
     on_error: OnError,
     pool: Pool,
     catalog: Catalog,
-    refusing: Refusing,
 }
 
 /// Where the partition was found when a transaction was to begin.
@@ -81,7 +78,6 @@ impl Relational {
             on_error: config.on_error,
             pool: Pool::new(target, config),
             catalog: Catalog::new(config.tables.clone()),
-            refusing: Refusing::default(),
         }
     }
 
@@ -183,7 +179,6 @@ impl Relational {
         Ok(if stands == Some(batch.to) { Moved::Done } else { Moved::Lost })
     }
 
-    /// `None`: to be tried at once again, in another way.
     async fn attempt(
         &self,
         connection: &mut PgConnection,
@@ -191,20 +186,20 @@ impl Relational {
         batch: &Batch,
         plan: &Plan,
         parked: &ParkedKeys,
-    ) -> Result<Option<Outcome>, Error> {
+    ) -> Result<Outcome, Error> {
         let failed = |cause| self.failed("apply a batch", cause);
         if matches!(plan, Plan::OneByOne) {
-            return self.apply_alone(connection, claim, batch, parked).await.map(Some);
+            return self.apply_alone(connection, claim, batch, parked).await;
         }
         if let Plan::Control(Control::Truncate { tables, .. }) = plan
             && let Some(outcome) = self.truncate(connection, claim, batch, tables).await?
         {
-            return Ok(Some(outcome));
+            return Ok(outcome);
         }
         match self.begin(connection, claim, batch).await? {
             Moved::Ours => {}
-            Moved::Done => return Ok(Some(Outcome::Done(Done { unsure: true, ..Done::default() }))),
-            Moved::Lost => return Ok(Some(Outcome::Lost)),
+            Moved::Done => return Ok(Outcome::Done(Done { unsure: true, ..Done::default() })),
+            Moved::Lost => return Ok(Outcome::Lost),
         }
         let mut done = Done::default();
         let refused = match plan {
@@ -215,19 +210,7 @@ impl Relational {
             }
             Plan::Rows { statements, behind, applied, skipped } => {
                 (done.applied, done.skipped) = (*applied, *skipped);
-                let (copied, written) = self.refusing.part(statements);
-                for (sql, statement) in copied {
-                    let Err(cause) = copy::copy(connection, sql, statement).await else { continue };
-                    if !matches!(cause, sqlx::Error::Database(_)) {
-                        return Err(failed(cause));
-                    }
-                    // Whatever the reason is, the upsert meets it too, if it counts.
-                    tracing::debug!(group = %self.group, partition = %claim.partition, table = %statement.table, %cause, "rows cannot be copied");
-                    connection.execute("ROLLBACK").await.map_err(failed)?;
-                    self.refusing.refused(&statement.table);
-                    return Ok(None);
-                }
-                match self.write(connection, &claim.partition, written.into_iter()).await? {
+                match self.write(connection, &claim.partition, statements).await? {
                     Write::Refused(refused) => Some(refused),
                     Write::Done { skipped } => {
                         done.skipped += skipped;
@@ -243,7 +226,7 @@ impl Relational {
         let refused = match refused {
             Some(refused) => refused,
             None => match connection.execute("COMMIT").await {
-                Ok(_) => return Ok(Some(Outcome::Done(done))),
+                Ok(_) => return Ok(Outcome::Done(done)),
                 // A deferred constraint speaks here, and ends the transaction.
                 Err(cause) => Refused::Server(cause),
             },
@@ -255,7 +238,7 @@ impl Relational {
         if is_open {
             connection.execute("ROLLBACK").await.map_err(failed)?;
         }
-        self.apply_alone(connection, claim, batch, parked).await.map(Some)
+        self.apply_alone(connection, claim, batch, parked).await
     }
 
     /// Runs statements. A row that a partial update did not find is no fault while its load is open: the chunk brings it.
@@ -263,7 +246,7 @@ impl Relational {
         &self,
         connection: &mut PgConnection,
         partition: &Partition,
-        statements: impl Iterator<Item = &Statement>,
+        statements: &[Statement],
     ) -> Result<Write, Error> {
         let mut skipped = 0;
         for statement in statements {
@@ -334,12 +317,9 @@ impl Target for Relational {
     async fn apply(&self, claim: &Claim, batch: &Batch, plan: &Plan, parked: &ParkedKeys) -> Result<Outcome, Error> {
         let work = async {
             let mut lease = self.pool.get().await?;
-            loop {
-                if let Some(outcome) = self.attempt(lease.connection(), claim, batch, plan, parked).await? {
-                    lease.keep();
-                    return Ok(outcome);
-                }
-            }
+            let outcome = self.attempt(lease.connection(), claim, batch, plan, parked).await?;
+            lease.keep();
+            Ok(outcome)
         };
         self.within("apply a batch", work).await
     }

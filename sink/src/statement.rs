@@ -23,8 +23,6 @@ pub(crate) struct Statement {
     pub(crate) kind: Kind,
     pub(crate) sql: String,
     pub(crate) arrays: Vec<TextArray>,
-    /// How the same rows are copied, where all of them were read by a load: it may be that there are none in their way.
-    pub(crate) copy: Option<String>,
 }
 
 /// What a statement does. The order is that of their execution.
@@ -76,7 +74,7 @@ fn of_fold(fold: &Fold<'_>) -> Vec<Statement> {
         let columns: Vec<usize> = (0..cells.len()).filter(sent).collect();
         groups.push(kind, &columns, columns.iter().map(|index| &cells[*index]));
     }
-    groups.finish(fold.is_read())
+    groups.finish()
 }
 
 /// Rows that go into the same statement: few groups, so a search from the last one used is cheap.
@@ -98,7 +96,7 @@ impl Groups<'_> {
         }
     }
 
-    fn finish(self, is_read: bool) -> Vec<Statement> {
+    fn finish(self) -> Vec<Statement> {
         let shape = self.shape;
         let statement = |(kind, columns, arrays): (Kind, Vec<usize>, Vec<TextArray>)| {
             let sql = match kind {
@@ -107,8 +105,7 @@ impl Groups<'_> {
                 Kind::Update => update(shape, &columns),
                 Kind::Upsert => Some(upsert(shape, &columns)),
             };
-            let copy = (is_read && kind == Kind::Upsert).then(|| copy(shape, &columns));
-            Some(Statement { table: shape.table.clone(), kind, sql: sql?, arrays, copy })
+            Some(Statement { table: shape.table.clone(), kind, sql: sql?, arrays })
         };
         self.groups.into_iter().filter_map(statement).collect()
     }
@@ -192,12 +189,6 @@ fn upsert(shape: &Shape, columns: &[usize]) -> String {
     )
 }
 
-/// `COPY … FROM STDIN`. What is identity or has a default is taken as it comes.
-fn copy(shape: &Shape, columns: &[usize]) -> String {
-    let names = columns.iter().map(|index| quote::identifier(&shape.columns[*index].name)).collect::<Vec<_>>();
-    format!("COPY {} ({}) FROM STDIN", quote::table(&shape.table), names.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
@@ -211,8 +202,8 @@ mod tests {
 
     const SOURCE: &str = r#""source":{"connector":"tributary","name":"s","db":"s","schema":"shop","table":"t","lsn":1,"txId":1,"ts_ms":1,"snapshot":"false","sequence":"[]"},"ts_ms":1}"#;
 
-    /// The statements of these changes.
-    fn made(table: &Table, events: &[(&str, &str)]) -> Vec<Statement> {
+    /// The statements of these changes, one line each: how many rows, and the text.
+    fn sql(table: &Table, events: &[(&str, &str)]) -> String {
         let shape = Arc::new(shape(table));
         let mut fold = Fold::new(shape.clone());
         let values: Vec<String> =
@@ -222,29 +213,8 @@ mod tests {
             let canonical = shape.canonical(key.as_bytes()).expect("a key");
             fold.add(Cow::Owned(canonical.into_owned()), key.as_bytes(), event).expect("a change that fits");
         }
-        statements(&[fold])
-    }
-
-    /// The same, one line each: how many rows, and the text.
-    fn sql(table: &Table, events: &[(&str, &str)]) -> String {
-        made(table, events).into_iter().map(|it| format!("{} {}\n", it.rows(), it.sql)).collect()
-    }
-
-    /// A row that was changed beside them may stand in the way of itself as it was read.
-    #[test]
-    fn rows_that_a_load_has_read_can_be_copied_and_no_others() {
-        let table = table(&[("id", "integer", 23), ("Name", "text", 25)], 1);
-        let read = |id: u8| (format!(r#"{{"id":{id}}}"#), format!(r#"{{"op":"r","after":{{"id":{id},"Name":"a"}}}}"#));
-        let written = (r#"{"id":3}"#.to_owned(), r#"{"op":"c","after":{"id":3,"Name":"a"}}"#.to_owned());
-        let copies = |events: &[&(String, String)]| {
-            let events: Vec<_> = events.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-            made(&table, &events).into_iter().map(|it| (it.rows(), it.copy)).collect::<Vec<_>>()
-        };
-        let copy = || Some(r#"COPY "shop"."t" ("id", "Name") FROM STDIN"#.to_owned());
-        let (first, second) = (read(1), read(2));
-        assert_eq!(copies(&[&first, &second]), [(2, copy())]);
-        assert_eq!(copies(&[&first, &written]), [(2, None)]);
-        assert_eq!(copies(&[&first, &first]), [(1, None)]);
+        let lines = statements(&[fold]).into_iter().map(|it| format!("{} {}\n", it.rows(), it.sql));
+        lines.collect()
     }
 
     #[test]

@@ -449,6 +449,17 @@ impl Feed {
         Ok(())
     }
 
+    /// Whether this message is the marker of a chunk that was read.
+    pub fn is_marker(&self, payload: &[u8]) -> bool {
+        match pgoutput::decode(payload) {
+            Ok(Message::Logical { transactional: true, prefix, content, .. }) => {
+                prefix == self.label.messages
+                    && control::marked(content).is_some_and(|id| self.windows.chunk(id).is_some())
+            }
+            _ => false,
+        }
+    }
+
     /// One message of the stream, that starts at `start` (0 where the server does not say). `now_ms` is the clock.
     pub fn data(&mut self, start: Lsn, payload: &[u8], now_ms: i64, outbox: &mut dyn Outbox) -> Result<Taken, Error> {
         self.now_ms = now_ms;

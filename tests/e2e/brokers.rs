@@ -58,7 +58,7 @@ async fn one_broker_lost_stops_nobody_and_two_only_until_they_return() {
     writers.stop().await.expect("the writers write");
     world.until_equal().await;
     world.check_topics().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     world.check_nothing_parked(&["rdb"]).await;
     source.stop().await.expect("the source ends");
     sink.stop().await.expect("the sink ends");

@@ -51,7 +51,7 @@ async fn a_source_killed_again_and_again_publishes_each_change_once() {
     source.restart().expect("it starts again");
     writers.stop().await.expect("the writers write");
     world.until_published().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     source.stop().await.expect("the source ends");
     world.finish().await;
 }
@@ -100,7 +100,7 @@ async fn nothing_is_lost_or_doubled_whatever_is_killed() {
 
     world.until_equal().await;
     world.check_topics().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     world.until_streams_agree().await;
     world.check_nothing_parked(&["rdb", "redis"]).await;
     for process in [&mut source, &mut first, &mut second] {

@@ -111,7 +111,7 @@ async fn the_source_follows_a_promotion_and_refuses_the_old_primary() {
     source.ready(WITHIN).await.expect("the source streams from the new primary");
     pair.write(pair.world.seed.wrapping_add(1), 300).await;
     pair.world.until_published().await;
-    pair.world.check_audit(&audit).await;
+    pair.world.until_audit_agrees(&audit).await;
     source.stop().await.expect("it ends");
     assert!(source.log().contains(&format!("127.0.0.1:{}", pair.standby.address().port)), "it names its server");
 

@@ -45,7 +45,7 @@ async fn every_change_stands_in_the_topics_once() {
     let writers = Workload::start(world.source_address(), &world.source_database(), world.seed, pace, &shapes);
     writers.after(500).await.expect("the writers write");
     world.until_published().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     publisher.stop().await.expect("it ends");
     world.finish().await;
 }
@@ -93,7 +93,7 @@ async fn one_large_transaction_passes_through_small_buffers() {
         .await;
     world.until_equal().await;
     world.check_topics().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     run.stop().await.expect("it ends");
     world.finish().await;
 }

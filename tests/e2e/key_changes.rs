@@ -157,7 +157,7 @@ async fn moved(tables: Vec<Table>, work: Vec<Vec<String>>) -> World {
         source.batch_execute(transaction).await.unwrap_or_else(|cause| panic!("{transaction}: {cause:?}"));
     }
     world.until_published().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     publisher.stop().await.expect("it ends");
     world
 }

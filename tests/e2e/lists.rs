@@ -86,7 +86,7 @@ async fn a_table_is_added_while_transactions_straddle_its_publication() {
     goes_over(&mut run).await;
     writers.after(300).await.expect("the writers write");
 
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     world.tables.push(people.table().clone());
     world.ends_equal(run).await;
 }
@@ -159,7 +159,7 @@ async fn the_publication_gets_another_name() {
     goes_over(&mut publisher).await;
     writers.after(200).await.expect("the writers write");
     world.until_published().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     // The old one is of no use any more.
     world.in_source(&format!("DROP PUBLICATION {}", quote(&world.slot()))).await;
     let mut publisher = again(&mut world, &mut publisher, Part::Source).await;
@@ -312,7 +312,7 @@ async fn the_list_changes_once_whatever_dies_between_its_steps() {
     goes_over(&mut publisher).await;
     writers.after(200).await.expect("the writers write");
     world.until_published().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
 
     let confirmed = confirmed(&world).await;
     let server = world.own_source.as_mut().expect("the test has its own");

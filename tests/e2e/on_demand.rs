@@ -157,7 +157,7 @@ async fn every_key_of_a_list_is_answered_once_as_it_is_at_its_place() {
     }
     world.until_equal().await;
     world.check_topics().await;
-    world.check_audit(&slot).await;
+    world.until_audit_agrees(&slot).await;
     for (table, load) in &loads {
         let answers = world.topic(table).await.answers(load).unwrap_or_else(|fault| panic!("{}: {fault}", table.name));
         let count = |op: &str| answers.values().filter(|answer| *answer == op).count();

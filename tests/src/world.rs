@@ -243,14 +243,19 @@ impl World {
         Ok(last)
     }
 
-    /// Every change since the audit's slot was made stands in the topics once.
-    pub async fn check_audit(&self, slot: &str) {
+    /// Waits until every change since the audit's slot was made stands in the topics, and fails where one stands there twice.
+    /// Of use when nobody writes any more.
+    pub async fn until_audit_agrees(&self, slot: &str) {
         let source = self.source(Role::Superuser).await;
         let changes = audit::changes(&source, slot, &self.slot()).await.expect("the audit's slot can be read");
-        for table in &self.tables {
-            let outcome = audit::compare(&changes, table, &self.topic(table).await);
-            outcome.unwrap_or_else(|fault| panic!("topic {}: {fault}", self.topic_name(table)));
-        }
+        self.until("the topics agree with the audit", EQUAL_WITHIN, async || {
+            for table in &self.tables {
+                let outcome = audit::compare(&changes, table, &self.topic(table).await);
+                outcome.map_err(|fault| format!("topic {}: {fault}", self.topic_name(table)))?;
+            }
+            Ok(())
+        })
+        .await;
     }
 
     /// Waits until the Redis streams announce each change of the topics once, in the order of its key. Of use when nobody writes any more.

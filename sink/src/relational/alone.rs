@@ -88,7 +88,7 @@ impl Stretch<'_> {
         let plan = Plan::rows(partition, records.iter().copied(), &relational.catalog, &self.parked)?;
         let Plan::Rows { statements, mut behind, applied, skipped } = plan else { return Ok(false) };
         self.savepoint(connection, "SAVEPOINT run").await?;
-        match relational.write(connection, partition, statements.iter()).await? {
+        match relational.write(connection, partition, &statements).await? {
             Write::Done { skipped: missing } => {
                 self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
                 self.done.applied += applied.saturating_sub(missing);
@@ -171,7 +171,7 @@ impl Stretch<'_> {
         if let Some(class) = self.parked.get(&table, &key) {
             return Ok(Single::Behind(Box::new(Parked::behind(record, &table, &key, class))));
         }
-        let refused = match relational.write(connection, partition, statements(&[fold]).iter()).await? {
+        let refused = match relational.write(connection, partition, &statements(&[fold])).await? {
             Write::Done { skipped: 0 } => return Ok(Single::Applied),
             Write::Done { .. } => return Ok(Single::Skipped),
             Write::Refused(refused) => refused,

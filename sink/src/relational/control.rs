@@ -102,9 +102,6 @@ impl Relational {
                    ON CONFLICT (grp, topic, part, tbl) DO UPDATE SET load_id = excluded.load_id";
         let loading = of_partition(sqlx::query(sql), &self.group, partition).bind(table.to_string()).bind(load);
         loading.execute(&mut *connection).await.map_err(failed)?;
-        if mode != LoadMode::Merge {
-            self.refusing.begins(table);
-        }
         tracing::info!(group = %self.group, %partition, %table, load, ?mode, "load begins");
         Ok(())
     }

@@ -19,7 +19,7 @@ pub fn marker(id: ChunkId) -> String {
     format!("chunk/{id}")
 }
 
-fn marked(content: &[u8]) -> Option<ChunkId> {
+pub(super) fn marked(content: &[u8]) -> Option<ChunkId> {
     std::str::from_utf8(content).ok()?.strip_prefix("chunk/")?.parse().ok()
 }
 

@@ -696,6 +696,21 @@ fn the_catalog_is_asked_once_for_all_chunks_of_the_same_look() {
     assert_eq!(world.rows().len(), 4);
 }
 
+/// Whatever others write into the stream, nothing is committed for it.
+#[test]
+fn a_marker_is_known_by_the_chunk_that_was_read() {
+    let mut world = loading();
+    let is_marker = |world: &World, prefix: &str, content: &str| world.feed.is_marker(&message(392, prefix, content));
+    world.feed.open_window(CHUNK, 7);
+    assert!(!is_marker(&world, "tributary/s", &marker(CHUNK)), "nothing was read yet");
+    assert!(world.feed.fill_window(CHUNK, read("40:40:", &[["1", "a", "x"]], None)));
+    assert!(is_marker(&world, "tributary/s", &marker(CHUNK)));
+    assert!(!is_marker(&world, "tributary/other", &marker(CHUNK)));
+    assert!(!is_marker(&world, "tributary/s", &marker(ChunkId(CHUNK.0 + 1))));
+    assert!(!is_marker(&world, "tributary/s", BEAT) && !is_marker(&world, "outbox", "an event"));
+    assert!(!world.feed.is_marker(&insert(["1", "a", "x"])));
+}
+
 #[test]
 fn a_marker_that_was_published_and_comes_again_is_not_ours_any_more() {
     let mut world = loading();

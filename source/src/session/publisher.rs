@@ -316,12 +316,15 @@ impl Loop {
         let now_ms = start::now_ms();
         while let Some((mut frames, bytes)) = self.backlog.pop_front() {
             while let Some(frame) = frames.as_slice().first() {
-                let is_message = has_tag(frame, b"M");
-                // It may be a chunk's marker, and what stands in front of the chunk need not wait until that is published.
-                if is_message && !self.waiting.is_empty() && transaction.records > 0 {
+                let is_marker = match frame {
+                    Frame::Data { payload, .. } => has_tag(frame, b"M") && self.feed.is_marker(payload),
+                    Frame::Keepalive { .. } => false,
+                };
+                // What stands in front of a chunk need not wait until that is published.
+                if is_marker && transaction.records > 0 {
                     self.settle(transaction)?;
                 }
-                let begun = is_message.then(Instant::now);
+                let begun = is_marker.then(Instant::now);
                 self.has_changes |= has_tag(frame, b"IUD");
                 let taken = match frame {
                     Frame::Data { start, payload, .. } => self.feed.data(*start, payload, now_ms, transaction)?,
@@ -424,8 +427,7 @@ impl Loop {
     }
 }
 
-/// Whether a frame carries a message of one of these kinds: logical messages, of which one may be a chunk's marker, are `M`,
-/// changes of rows `I`, `U` and `D`.
+/// Whether a frame carries a message of one of these kinds: logical messages are `M`, changes of rows `I`, `U` and `D`.
 fn has_tag(frame: &Frame, tags: &[u8]) -> bool {
     matches!(frame, Frame::Data { payload, .. } if payload.first().is_some_and(|tag| tags.contains(tag)))
 }
