@@ -15,6 +15,7 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
 use rdkafka::producer::{BaseProducer, Producer};
+use service::few;
 
 pub use group::{Group, Member};
 
@@ -35,6 +36,9 @@ const ENTRIES_MAX: usize = 2_000;
 /// Of how many topics the settings are asked for at a time: a broker needs about a millisecond for each, and a request that is
 /// not answered in time is asked again whole.
 const DESCRIBED_MAX: usize = 500;
+
+/// So many topics are named in an error.
+const NAMED_MAX: usize = 3;
 
 /// A topic that exists.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +131,7 @@ impl Admin {
 
     /// Those of the named topics that exist, by name.
     pub async fn topics(&self, names: &[&str]) -> Result<BTreeMap<String, Topic>, Error> {
-        let operation = || format!("describe the topics {}", listed(names));
+        let operation = || format!("describe the topics {}", few(names, NAMED_MAX));
         if names.is_empty() {
             return Ok(BTreeMap::new());
         }
@@ -160,7 +164,7 @@ impl Admin {
         let native: Vec<_> = topics.iter().map(native).collect();
         let answers = self.client.create_topics(&native, &patience());
         let names: Vec<&str> = topics.iter().map(|topic| topic.name).collect();
-        let operation = || format!("create the topics {}", listed(&names));
+        let operation = || format!("create the topics {}", few(&names, NAMED_MAX));
         for answer in answers.await.map_err(|error| self.failed(operation(), error.into()))? {
             match answer {
                 Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists)) => {}
@@ -239,7 +243,7 @@ impl Admin {
     async fn settings(&self, names: &[&str]) -> Result<HashMap<String, Settings>, Error> {
         let mut settings = HashMap::new();
         for some in names.chunks(DESCRIBED_MAX) {
-            let operation = || format!("read the settings of the topics {}", listed(some));
+            let operation = || format!("read the settings of the topics {}", few(some, NAMED_MAX));
             let resources: Vec<_> = some.iter().map(|&name| ResourceSpecifier::Topic(name)).collect();
             let answers = self.client.describe_configs(&resources, &patience()).await;
             for answer in answers.map_err(|error| self.failed(operation(), error.into()))? {
@@ -355,14 +359,6 @@ fn patience() -> AdminOptions {
     AdminOptions::new().request_timeout(Some(REQUEST_TIMEOUT)).operation_timeout(Some(REQUEST_TIMEOUT))
 }
 
-/// A few names in full, many by their number.
-fn listed(names: &[&str]) -> String {
-    match names {
-        [first, second, third, _, ..] => format!("{first}, {second}, {third} and {} more", names.len() - 3),
-        few => few.join(", "),
-    }
-}
-
 /// Base64 for addresses, without padding: Kafka's own way to write such an id.
 fn id_text((high, low): (u64, u64)) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -401,11 +397,5 @@ mod tests {
         // One that is too large for any goes alone, and its neighbours without it.
         let large = || topic(2 * ENTRIES_MAX as i32);
         assert_eq!(lengths(&[topic(1), topic(1), large(), topic(1), topic(1)]), [2, 1, 2]);
-    }
-
-    #[test]
-    fn long_lists_are_cut() {
-        assert_eq!(listed(&["a", "b", "c"]), "a, b, c");
-        assert_eq!(listed(&["a", "b", "c", "d", "e"]), "a, b, c and 2 more");
     }
 }

@@ -8,6 +8,7 @@
 pub mod chain;
 pub mod config;
 pub mod failpoint;
+pub mod few;
 pub mod http;
 pub mod log;
 pub mod retry;
@@ -16,3 +17,4 @@ pub mod telemetry;
 
 pub use chain::chain;
 pub use config::Secret;
+pub use few::few;

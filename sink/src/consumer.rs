@@ -20,6 +20,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
+use service::few;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Group;
@@ -50,7 +51,7 @@ const SEEK_TIMEOUT: Duration = Duration::from_millis(500);
 /// So many partitions are sought at once.
 const SEEKS_MAX: usize = 256;
 /// So many partitions are named in one line of the log.
-const NAMED_MAX: usize = 20;
+pub(crate) const NAMED_MAX: usize = 20;
 
 /// A partition that the group gave us, for whoever makes its worker.
 #[derive(Debug)]
@@ -443,13 +444,13 @@ impl Fetch {
         if all {
             self.looked_at = Instant::now();
         }
-        let is_news = |owned: &Owned| {
-            let done = owned.done.load(Ordering::Relaxed);
+        let news = |owned: &Owned| {
+            let (delivered, done) = (owned.delivered?, owned.done.load(Ordering::Relaxed));
             let is_settled = owned.told.0 == done && owned.told.1 >= ROUNDS;
-            owned.delivered.is_some() && done >= 0 && (all || !is_settled)
+            (done >= 0 && (all || !is_settled)).then_some((delivered, done))
         };
         // What librdkafka is asked for all partitions costs it a search for each.
-        if !self.owned.values().any(is_news) {
+        if !self.owned.values().any(|owned| news(owned).is_some()) {
             return;
         }
         let positions = self.consumer.position().ok();
@@ -458,8 +459,8 @@ impl Fetch {
             elements.map(|element| ((element.topic().to_owned(), element.partition()), element.offset())).collect();
         let mut list = TopicPartitionList::new();
         let mut reached = self.given.reached.lock().unwrap_or_else(PoisonError::into_inner);
-        for (partition, owned) in self.owned.iter_mut().filter(|(_, owned)| is_news(owned)) {
-            let (Some(delivered), done) = (owned.delivered, owned.done.load(Ordering::Relaxed)) else { continue };
+        for (partition, owned) in &mut self.owned {
+            let Some((delivered, done)) = news(owned) else { continue };
             let next = match positions.get(&(partition.topic.to_string(), partition.number)) {
                 Some(Offset::Offset(position)) if done > delivered && owned.open.is_none() => {
                     let rounds = if owned.told.0 == done { owned.told.1 } else { 0 };
@@ -531,13 +532,5 @@ fn listed(list: &TopicPartitionList) -> String {
         Offset::Offset(offset) => format!("{}/{}@{offset}", element.topic(), element.partition()),
         _ => format!("{}/{}", element.topic(), element.partition()),
     };
-    some(&elements.iter().map(name).collect::<Vec<_>>())
-}
-
-/// Names for a person: all of them, or as many as anybody reads.
-pub(crate) fn some(names: &[String]) -> String {
-    match names.split_at_checked(NAMED_MAX) {
-        Some((first, others)) if !others.is_empty() => format!("{} and {} more", first.join(", "), others.len()),
-        _ => names.join(", "),
-    }
+    few(&elements.iter().map(name).collect::<Vec<_>>(), NAMED_MAX)
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use kafka::admin::Admin;
 use schemas::selection::Item;
 use schemas::topic;
+use service::few;
 use service::http::Health;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
 use crate::config::{Config, Group, To};
-use crate::consumer::{Assigned, Consumer, Notice, Reached, some};
+use crate::consumer::{Assigned, Consumer, NAMED_MAX, Notice, Reached};
 use crate::error::Error;
 use crate::measure;
 use crate::mirror::Mirror;
@@ -160,7 +161,7 @@ impl Run {
                     return Ok(Some(taken));
                 }
                 if missing != told {
-                    tracing::info!(group = %self.group.name, missing = %some(&missing), "waiting for what the source has not made yet");
+                    tracing::info!(group = %self.group.name, missing = %few(&missing, NAMED_MAX), "waiting for what the source has not made yet");
                     told = missing;
                 }
             }

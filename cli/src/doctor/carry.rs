@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use postgres::{Client, Error, quote};
+use service::few;
 
 use super::Checks;
 use super::catalog::Tables;
@@ -89,7 +90,7 @@ pub(super) async fn check(
                 format!("table {name}, generated columns"),
                 format!(
                     "{} are not carried, unless the publication says so (18 and later, stored ones)",
-                    list(&generated)
+                    few(&generated, NAMES_MAX)
                 ),
                 "let the target generate them itself: where they are plain columns there, nothing arrives in them",
             );
@@ -113,7 +114,7 @@ fn judge(checks: &mut Checks, beside: &[Relation]) {
     let is_table = |relation: &Relation| matches!(relation.kind.as_str(), "r" | "p");
     let mut tell = |what: &str, names: Vec<String>, found: &str, remedy: &str| {
         if !names.is_empty() {
-            checks.warn(what, format!("{} {found}", list(&names)), remedy);
+            checks.warn(what, format!("{} {found}", few(&names, NAMES_MAX)), remedy);
         }
     };
     let unlogged = names(&|relation| is_table(relation) && relation.persistence == "u");
@@ -138,15 +139,8 @@ fn judge(checks: &mut Checks, beside: &[Relation]) {
     );
     let views = names(&|relation| matches!(relation.kind.as_str(), "v" | "m"));
     if !views.is_empty() {
-        checks.good("views", format!("{} are not carried: their definitions are the target's", list(&views)));
+        checks.good("views", format!("{} are not carried: their definitions are the target's", few(&views, NAMES_MAX)));
     }
-}
-
-/// The first few names, and how many more.
-fn list(names: &[String]) -> String {
-    let more = names.len().saturating_sub(NAMES_MAX);
-    let first = names.iter().take(NAMES_MAX).cloned().collect::<Vec<_>>().join(", ");
-    if more == 0 { first } else { format!("{first} and {more} more") }
 }
 
 #[cfg(test)]
@@ -185,12 +179,5 @@ mod tests {
             warned.map(|what| (what, Grade::Warning)).into_iter().chain([("views", Grade::Good)]).collect();
         assert_eq!(told, expected);
         assert!(checks.list[2].found.starts_with("a.keyless "), "{:?}", checks.list);
-    }
-
-    #[test]
-    fn long_lists_are_cut() {
-        let names: Vec<String> = (1..=7).map(|n| n.to_string()).collect();
-        assert_eq!(list(&names), "1, 2, 3, 4, 5 and 2 more");
-        assert_eq!(list(&names[..2]), "1, 2");
     }
 }
