@@ -294,6 +294,11 @@ pub struct Blocking {
 }
 
 impl Catalog for Blocking {
+    fn sees(&mut self, xid: u32) -> Result<bool, crate::Error> {
+        let asked = self.stop.run_until_cancelled(sees(&self.client, xid));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+    }
+
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
         let asked = self.stop.run_until_cancelled(details(&self.client, relation, &self.named));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
@@ -344,6 +349,12 @@ impl Catalog for Blocking {
         let asked = self.stop.run_until_cancelled(reselect(&self.client, row));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
+}
+
+async fn sees(client: &Prepared, xid: u32) -> Result<bool, Error> {
+    let asked = |cause| Error::statement("take a snapshot", cause);
+    let rows = client.ask("SELECT pg_current_snapshot()::text", &[]).await.map_err(asked)?;
+    Ok(parse_snapshot(rows.first().map_or("", |row| row.get(0)))?.sees(xid))
 }
 
 /// Whether the server takes the texts for values of the columns of the table's key, and the second for one behind the first.

@@ -66,6 +66,9 @@ pub struct Record<'a> {
 
 /// What only the server can tell.
 pub trait Catalog {
+    /// Whether the transaction is visible by now, and so shows in every other answer of the catalog. Answers at once.
+    fn sees(&mut self, xid: u32) -> Result<bool, Error>;
+
     /// What the stream's description of a relation leaves out.
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, Error>;
 
@@ -468,7 +471,7 @@ impl Feed {
             Message::Begin { commit, time, xid } => self.begin(Sent(commit, xid, time))?,
             Message::Commit { end, .. } => self.commit(end, outbox)?,
             Message::Origin | Message::Type => {}
-            Message::Relation(described) => self.relation(&described)?,
+            Message::Relation(described) => return self.relation(&described),
             Message::Insert { oid, new } => return self.row(oid, start, row::Row::Insert(new), outbox),
             Message::Update { oid, old, new } => return self.row(oid, start, row::Row::Update(old, new), outbox),
             Message::Delete { oid, old } => return self.row(oid, start, row::Row::Delete(old), outbox),
@@ -524,9 +527,19 @@ impl Feed {
         }
     }
 
-    fn relation(&mut self, described: &pgoutput::Relation) -> Result<(), Error> {
+    /// A relation is completed by the catalog, which shows it as it was before until the transaction that describes it is
+    /// visible: a key that went with its first row would seem to be there.
+    fn relation(&mut self, described: &pgoutput::Relation) -> Result<Taken, Error> {
+        let Some(table) = self.state.table(described.oid) else {
+            self.windows.relation(described.oid);
+            return Ok(Taken::Whole);
+        };
+        if let Some(transaction) = &self.transaction
+            && !self.catalog.sees(transaction.xid())?
+        {
+            return Ok(Taken::NotYet);
+        }
         self.windows.relation(described.oid);
-        let Some(table) = self.state.table(described.oid) else { return Ok(()) };
         let topic = self.state.topic_index(&table.topic).ok_or_else(|| Error::UnknownTopic(table.topic.clone()))?;
         let cut = self.cut(described)?;
         let (left, fingerprint) = match &cut {
@@ -539,7 +552,7 @@ impl Feed {
         self.shapes.insert(described.oid, fingerprint);
         self.read.remove(&described.oid);
         self.relations.insert(described.oid, Known::new(relation, topic, cut));
-        Ok(())
+        Ok(Taken::Whole)
     }
 
     /// What the table's rule leaves of a relation; `None` where it has no rule.

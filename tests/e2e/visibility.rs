@@ -62,6 +62,40 @@ async fn confirmed(world: &World, server: &Postgres) -> u64 {
         .await
 }
 
+/// Until its transaction is visible, the catalog shows the key that went with the first row behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_goes_unseen_stops_the_source_once_it_is_seen() {
+    let mut world = World::builder().table(documents()).own_source().start().await;
+    world.expect_log("not visible yet");
+    world.expect_log("has lost its key");
+    world.in_source("INSERT INTO documents VALUES (1, 'by its key')").await;
+    let mut source = world.start(Part::Source);
+    source.ready(WITHIN).await.expect("the source streams");
+    world.until_published().await;
+    world.in_source("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    world.in_source("SELECT pg_reload_conf()").await;
+    let unseen = commit(
+        &world,
+        "BEGIN; ALTER TABLE documents DROP CONSTRAINT documents_pkey; INSERT INTO documents VALUES (2, 'keyless'); COMMIT",
+    );
+    source.logs("not visible yet", WITHIN).await.expect("it says what it waits for");
+    assert_eq!(events_of(&world, 2).await, Ok(0), "a row was published by a key that it does not have");
+    assert!(!unseen.is_finished(), "the commit was answered without a standby");
+
+    let primary = world.own_source.as_ref().expect("the test has its own").address();
+    let client = primary.connect(Role::Superuser, &world.source_database()).await.expect("it answers");
+    client.batch_execute("SET synchronous_commit = local").await.expect("anybody may");
+    client.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.expect("it is the superuser");
+    client.batch_execute("SELECT pg_reload_conf()").await.expect("it is the superuser");
+    unseen.await.expect("it is no panic").expect("the commit is answered");
+    let status = source.ends(WITHIN).await.expect("it ends by itself");
+    let log = source.log();
+    assert!(!status.success() && log.contains("the key by which it is published, (id)"), "{status}; the log:\n{log}");
+    world.expect_log("ERROR");
+    assert_eq!(events_of(&world, 2).await, Ok(0), "a row was published by a key that it does not have");
+    world.finish().await;
+}
+
 /// What is published and not visible is confirmed by nobody; a row that must be read waits; and when the standby is back, all
 /// goes on.
 #[tokio::test(flavor = "multi_thread")]

@@ -80,6 +80,8 @@ struct View {
     has_equality: bool,
     /// How often the table was looked at.
     looks: u32,
+    /// From this transaction on none is visible yet.
+    unseen_from: u32,
 }
 
 impl Default for View {
@@ -87,11 +89,15 @@ impl Default for View {
         let mut details = details();
         details.canonical.insert("name".into(), Canonical::Same);
         details.types.extend([20, 25]);
-        View { table: Some(watch::tests::users()), details, has_equality: true, looks: 0 }
+        View { table: Some(watch::tests::users()), details, has_equality: true, looks: 0, unseen_from: u32::MAX }
     }
 }
 
 impl Catalog for Server {
+    fn sees(&mut self, xid: u32) -> Result<bool, Error> {
+        Ok(xid < self.shown.lock().expect("nobody panics with it").unseen_from)
+    }
+
     fn details(&mut self, _: &Described) -> Result<Details, Error> {
         Ok(self.shown.lock().expect("nobody panics with it").details.clone())
     }

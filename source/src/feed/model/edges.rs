@@ -32,6 +32,11 @@ pub(super) struct View {
 pub(super) struct Server(pub(super) Arc<Mutex<Option<View>>>);
 
 impl Catalog for Server {
+    fn sees(&mut self, xid: u32) -> Result<bool, Error> {
+        let view = self.0.lock().expect("nobody panics with it");
+        Ok(view.as_ref().is_none_or(|view| view.snapshot.sees(xid)))
+    }
+
     fn details(&mut self, _: &pgoutput::Relation) -> Result<Details, Error> {
         let canonical = [("id".to_owned(), Canonical::Same)].into();
         Ok(Details { primary_key: vec!["id".into()], canonical, ..Details::default() })

@@ -253,6 +253,24 @@ fn a_table_that_lost_its_key_goes_on_when_the_same_key_is_back() {
     assert_eq!(altered.world.rows().last().expect("a row").1, r#"{"id":1}"#);
 }
 
+/// A commit is in the stream a moment before others see it, and for as long as a synchronous standby is away.
+#[test]
+fn a_relation_waits_until_the_catalog_shows_what_its_transaction_did() {
+    let mut altered = Altered::new(OnRewrite::Stop, 'd');
+    let mut keyless = users('d');
+    keyless.columns[0].identity = false;
+    let unseen_from = |altered: &Altered, xid| altered.shown.lock().expect("nobody panics with it").unseen_from = xid;
+    unseen_from(&altered, 400);
+    altered.world.tell(0, &begin(400, 400));
+    for _ in 0..2 {
+        assert_eq!(altered.world.say(0, &relation(&keyless)).expect("it may be asked for again"), Taken::NotYet);
+    }
+    altered.alter(|table| (table.keys, table.has_key) = (vec![], false));
+    unseen_from(&altered, 401);
+    let stopped = altered.world.say(0, &relation(&keyless)).expect_err("no key");
+    assert!(matches!(stopped, Error::NoKey { cause: NoKey::Lost(_), .. }), "{stopped}");
+}
+
 #[test]
 fn under_full_the_published_key_stays_or_the_source_stops() {
     let mut altered = Altered::new(OnRewrite::Stop, 'f');
