@@ -65,6 +65,8 @@ async fn nothing_is_lost_or_doubled_whatever_is_killed() {
         World::builder().tables(workload::tables()).redis_group().own_target().own_kafka(1).own_redis().start().await;
     // Whoever loses a neighbour says so, once. What nobody may say here is ERROR.
     world.expect_log("WARN");
+    // A broker that was killed can take its time to come back where so much else runs.
+    world.configuration.set("source.start_timeout_seconds", 300);
     world.configuration.set("groups.rdb.session_timeout_seconds", 6).set("groups.redis.session_timeout_seconds", 6);
     let source_database = world.source(Role::Superuser).await;
     workload::fill(&source_database, world.seed, &shapes, 200).await.expect("the tables take rows");

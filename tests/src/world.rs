@@ -5,6 +5,7 @@ mod builder;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use futures::stream::{self, StreamExt, TryStreamExt};
 use tokio_postgres::Client;
 
 use crate::configuration::Configuration;
@@ -19,6 +20,8 @@ pub use builder::Builder;
 
 /// How long both sides may take to be equal once nobody writes any more. Seconds, but for a machine that has much else to do.
 const EQUAL_WITHIN: Duration = Duration::from_secs(180);
+/// How many topics are read at once: each waits more than it works.
+const READ_AT_ONCE: usize = 8;
 
 /// What belongs to one test.
 #[derive(Debug)]
@@ -219,15 +222,15 @@ impl World {
     }
 
     async fn topics_agree(&self) -> Result<(), String> {
-        let source = self.source(Role::Superuser).await;
-        for table in &self.tables {
+        let source = &self.source(Role::Superuser).await;
+        let agree = async |table: &Table| {
             let name = self.topic_name(table);
             let records = topic::read(&self.kafka, &name).await.map_err(|cause| format!("{cause:?}"))?;
             let rows =
                 records.check().and_then(|()| records.fold()).map_err(|fault| format!("topic {name}: {fault}"))?;
-            tables::compare_rows(&source, table, &rows).await?;
-        }
-        Ok(())
+            tables::compare_rows(source, table, &rows).await
+        };
+        stream::iter(&self.tables).map(agree).buffered(READ_AT_ONCE).try_collect().await
     }
 
     /// The commit LSN of the last change that stands in any topic; 0 where there is none.
