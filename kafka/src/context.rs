@@ -57,6 +57,11 @@ impl Context {
         })
     }
 
+    /// Whether no client of this process misses a broker, as far as is known.
+    pub(crate) fn has_all_brokers(&self) -> bool {
+        self.brokers.all_there()
+    }
+
     fn trouble(&self) -> Option<Trouble> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -86,6 +86,17 @@ pub enum Error {
         batch: usize,
     },
 
+    /// What was sent is not taken.
+    #[error(
+        "Kafka has taken nothing of what was sent to it for {seconds} s, and {records} records wait: partitions may lack replicas in sync, or our client may have lost their leaders, which a new one finds"
+    )]
+    Standstill {
+        /// How many records wait.
+        records: i32,
+        /// For how long, about.
+        seconds: u32,
+    },
+
     /// A record that librdkafka refused, or a broker.
     #[error("cannot publish to {topic}, partition {partition}")]
     Publish {
@@ -176,9 +187,11 @@ impl Error {
             Error::Client { .. } | Error::Refused { .. } | Error::TooLarge { .. } | Error::BatchLimit { .. } => {
                 Severity::Fatal
             }
-            Error::Fenced { .. } | Error::Unreachable { .. } | Error::Failed { .. } | Error::Thread { .. } => {
-                Severity::Transient
-            }
+            Error::Fenced { .. }
+            | Error::Unreachable { .. }
+            | Error::Standstill { .. }
+            | Error::Failed { .. }
+            | Error::Thread { .. } => Severity::Transient,
             // Whether a topic that went missing may be made again is not for us to say: the start looks at topics anew.
             Error::NoTopic(_) | Error::Stopped(_) => Severity::Transient,
             Error::Publish { cause, .. }

@@ -5,6 +5,7 @@
 
 mod plain;
 mod publisher;
+mod standstill;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +14,14 @@ use std::time::Duration;
 
 use rdkafka::config::ClientConfig;
 use rdkafka::message::{Header, OwnedHeaders};
-use rdkafka::producer::{BaseProducer, BaseRecord, ProducerContext};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer, ProducerContext};
 
 pub use plain::{Delivery, Plain};
 pub use publisher::{Publisher, TRANSACTION_TIMEOUT};
+use standstill::{Standstill, Verdict};
 
-use crate::Config;
+use crate::error::Error;
+use crate::{Config, Context};
 
 /// The bytes of keys, values and headers that wait in one producer at most.
 pub const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -87,6 +90,22 @@ fn settings(config: &Config) -> ClientConfig {
         .set("queue.buffering.max.messages", QUEUE_RECORDS_MAX.to_string())
         .set("compression.type", &config.compression);
     client
+}
+
+/// Another second was waited in vain for Kafka to take what was sent. An error if that lasts too long.
+fn stood_still<C>(producer: &BaseProducer<C>, context: &Context, standstill: &mut Standstill) -> Result<(), Error>
+where
+    C: ProducerContext,
+{
+    let left = producer.in_flight_count();
+    match standstill.look(left, context.has_all_brokers()) {
+        Verdict::Wait => {}
+        Verdict::Tell => {
+            tracing::warn!(records = left, "Kafka has taken nothing for some seconds of what was sent to it, waiting")
+        }
+        Verdict::GiveUp(seconds) => return Err(Error::Standstill { records: left, seconds }),
+    }
+    Ok(())
 }
 
 /// The thread that serves a producer's events. It holds the producer too, so it must end for the producer to end.

@@ -65,18 +65,24 @@ fn seen(config: &Config) -> usize {
     next
 }
 
-/// One story, for each step needs the broker in the state that the last one left.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_publisher_outlives_its_broker() {
-    let log = Log::start();
-    let mut broker = Kafka::start(1).await.expect("Kafka starts");
-    let broker_address = broker.addresses();
-    let text = format!("[kafka]\nbrokers = 'kafka://{broker_address}'");
+/// A broker of its own with the topic `t`.
+async fn broker() -> (Kafka, Config, Admin) {
+    let broker = Kafka::start(1).await.expect("Kafka starts");
+    let text = format!("[kafka]\nbrokers = 'kafka://{}'", broker.addresses());
     let document = Document::parse(&text, std::iter::empty()).expect("the text is TOML");
     let config = Config::read(&mut document.root().section("kafka"));
     let admin = Admin::connect(&config).expect("the settings are good");
     let new = NewTopic { name: "t", partitions: 1, replication: 1, settings: vec![] };
     admin.create(&[new]).await.expect("the topic can be made");
+    (broker, config, admin)
+}
+
+/// One story, for each step needs the broker in the state that the last one left.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publisher_outlives_its_broker() {
+    let log = Log::start();
+    let (mut broker, config, admin) = broker().await;
+    let broker_address = broker.addresses();
     let mut publisher = Publisher::connect(&config, "source").expect("the settings are good");
     publisher.init(NEVER).expect("the broker answers");
 
@@ -169,4 +175,25 @@ fn a_queue_that_nobody_empties_makes_its_sender_wait() {
     let taken = (0..1_000).take_while(|&tag| plain.send(tag, &record, &stop).is_ok()).count();
     let bytes = taken * value.len();
     assert!((50_000_000..=kafka::producer::QUEUE_BYTES_MAX).contains(&bytes), "{bytes} bytes were taken");
+}
+
+/// As where librdkafka has lost a leader: connected, and nothing is taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_producer_that_stands_still_is_given_up() {
+    let (mut broker, config, _) = broker().await;
+    let mut publisher = Publisher::connect(&config, "stands").expect("the settings are good");
+    publisher.init(NEVER).expect("the broker answers");
+    publisher.begin().expect("initialised");
+    broker.broker(0).freeze();
+    send(&mut publisher, 7).expect("there is room");
+    let committing = tokio::task::spawn_blocking(move || (publisher.commit(NEVER), publisher));
+    let (given_up, mut publisher) = committing.await.expect("the commit does not panic");
+    let given_up = given_up.expect_err("nothing is taken");
+    assert!(matches!(given_up, Error::Standstill { records: 1, .. }) && given_up.is_transient(), "{given_up}");
+    publisher.begin().expect_err("only a new producer can go on");
+    broker.broker(0).thaw();
+    let mut publisher = Publisher::connect(&config, "stands").expect("the settings are good");
+    publisher.init(NEVER).expect("the broker answers");
+    publish(&config, publisher, 0);
+    assert_eq!(seen(&config), 1, "what was given up is not visible");
 }

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use schemas::selection::Item;
@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::Announcer;
 use crate::config::{Config, Group, To};
-use crate::consumer::{Assigned, Consumer, NAMED_MAX, Notice, Reached};
+use crate::consumer::{Assigned, Consumer, NAMED_MAX, Notice, Reached, Standstill};
 use crate::error::Error;
 use crate::measure;
 use crate::mirror::Mirror;
@@ -44,8 +44,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(10);
 
 /// Why a life of the group's work is over.
 enum Ended {
-    /// The source publishes something more that the group takes.
-    Changed,
+    /// Another begins: the source publishes something more that the group takes, or its consumer brought nothing.
+    Again,
     /// The group is to stop.
     Over,
 }
@@ -209,7 +209,7 @@ impl Run {
         let mut work = std::pin::pin!(self.work(taken, target, admin, parked, life));
         loop {
             tokio::select! {
-                ended = &mut work => return ended.map(|()| Ended::Over),
+                ended = &mut work => return ended,
                 error = followed.failed.recv() => {
                     life.cancel();
                     return work.await.and(self.state_lost(error)).map(|()| Ended::Over);
@@ -219,7 +219,7 @@ impl Run {
                     if now.is_some_and(|now| now.goes_beyond(taken)) {
                         tracing::info!(group = %self.group.name, "the source publishes more that this group takes, beginning anew with it");
                         life.cancel();
-                        return work.await.map(|()| Ended::Changed);
+                        return work.await.map(|_| Ended::Again);
                     }
                 }
             }
@@ -233,7 +233,7 @@ impl Run {
         admin: Arc<Admin>,
         parked: Arc<Notify>,
         life: &CancellationToken,
-    ) -> Result<(), Error> {
+    ) -> Result<Ended, Error> {
         let (commands, asked) = mpsc::channel();
         let (notices, mut told) = tokio::sync::mpsc::unbounded_channel();
         let reached = Reached::default();
@@ -256,8 +256,19 @@ impl Run {
             Shared { config: self.group.clone(), group_id, target, admin: admin.clone(), commands, slots, parked };
         self.health.ready(&format!("sink {}", self.group.name), true);
         tracing::info!(group = %self.group.name, tables = taken.names().len(), topics = taken.topics.len(), "consuming");
-        let lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, fetching.clone()));
-        let ended = supervise(Arc::new(shared), &mut told, &fetching).await;
+        let mut lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, fetching.clone()));
+        let ended = {
+            let mut supervised = std::pin::pin!(supervise(Arc::new(shared), &mut told, &fetching));
+            tokio::select! {
+                ended = &mut supervised => ended.map(|()| Ended::Over),
+                Ok(Some(stalled)) = &mut lag => {
+                    let partitions = few(&stalled.iter().map(ToString::to_string).collect::<Vec<_>>(), NAMED_MAX);
+                    tracing::warn!(group = %self.group.name, %partitions, "Kafka has records there and its client brings none, beginning anew with another");
+                    fetching.cancel();
+                    supervised.await.map(|()| Ended::Again)
+                }
+            }
+        };
         fetching.cancel();
         let closed = tokio::time::timeout(CLOSE_MAX, over(thread)).await;
         lag.abort();
@@ -348,8 +359,15 @@ async fn supervise<T: Target>(
     ended
 }
 
-/// Measures how many offsets each partition of ours is behind its end, whether or not it is being fetched.
-async fn watch_lag(group: String, admin: Arc<Admin>, reached: Reached, stop: CancellationToken) {
+/// Measures how many offsets each partition of ours is behind its end, whether or not it is being fetched. Ends with those of
+/// which nothing comes, if there are any.
+async fn watch_lag(
+    group: String,
+    admin: Arc<Admin>,
+    reached: Reached,
+    stop: CancellationToken,
+) -> Option<Vec<Partition>> {
+    let mut standstill = Standstill::default();
     let mut ticks = tokio::time::interval(LAG_INTERVAL);
     // Of thousands of partitions one round takes longer than that.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -360,15 +378,22 @@ async fn watch_lag(group: String, admin: Arc<Admin>, reached: Reached, stop: Can
             let count = topics.entry(partition.topic.clone()).or_default();
             *count = (*count).max(partition.number + 1);
         }
+        let mut stalled = Vec::new();
         for (topic, partitions) in topics {
             // Kafka's absence is told by those who need it.
             let Ok(offsets) = admin.offsets(&topic, partitions).await else { continue };
             for (number, offsets) in (0..).zip(offsets) {
                 let partition = Partition { topic: topic.clone(), number };
-                if let Some(next) = stands.get(&partition) {
-                    measure::lag(&group, &partition, offsets.end - next);
+                let Some(reach) = stands.get(&partition) else { continue };
+                measure::lag(&group, &partition, offsets.end - reach.next);
+                if standstill.look(&partition, *reach, offsets.end, Instant::now()) {
+                    stalled.push(partition);
                 }
             }
         }
+        if !stalled.is_empty() {
+            return Some(stalled);
+        }
     }
+    None
 }

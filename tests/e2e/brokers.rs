@@ -6,6 +6,7 @@ use harness::World;
 use harness::oracle::audit;
 use harness::process::Part;
 use harness::servers::Role;
+use harness::table::Table;
 use harness::workload::{self, Pace, Workload};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -73,4 +74,21 @@ async fn until_applied(world: &World, id: i64, within: Duration) {
             row.map_err(|cause| cause.to_string())?.map(|_| ()).ok_or_else(|| "it is not there".to_owned())
         })
         .await;
+}
+
+/// As where librdkafka has lost the leader of a partition, and says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_partition_of_which_nothing_comes_is_begun_anew() {
+    let table = Table::new("public.users", &["id"], "id int PRIMARY KEY, name text");
+    let mut world = World::builder().table(table).start().await;
+    world.expect_log("its client brings none");
+    world.configuration.environment("TRIBUTARY_FAILPOINTS", "fetch-lost=error@1");
+    let (mut source, mut sink) = (world.start(Part::Source), world.start(Part::Sink));
+    source.ready(Duration::from_secs(90)).await.expect("the source streams");
+    world.in_source("INSERT INTO users SELECT i, 'user ' || i FROM generate_series(1, 100) i").await;
+    sink.logs("its client brings none", Duration::from_secs(240)).await.expect("it is noticed");
+    world.until_equal().await;
+    source.stop().await.expect("the source ends");
+    sink.stop().await.expect("the sink ends");
+    world.finish().await;
 }

@@ -10,7 +10,8 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
 use rdkafka::producer::{BaseProducer, Producer, ProducerContext};
 
-use super::{FULL_QUEUE_STEP, Poller, Record, STEP, settings};
+use super::standstill::Standstill;
+use super::{FULL_QUEUE_STEP, Poller, Record, STEP, settings, stood_still};
 use crate::error::{Cause, Error};
 use crate::{Config, Context, raw};
 
@@ -45,7 +46,7 @@ impl Plain {
     /// Takes a record; [`Plain::flush`] tells what became of it, under the same `tag`. While the queue is full, this waits.
     pub fn send(&mut self, tag: usize, record: &Record<'_>, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         let mut native = record.native(tag);
-        let mut waited = 0_u32;
+        let (mut waited, mut standstill) = (0_u32, Standstill::default());
         loop {
             match self.producer.send(native) {
                 Ok(()) => return Ok(()),
@@ -57,16 +58,21 @@ impl Plain {
             }
             self.producer.poll(FULL_QUEUE_STEP);
             waited += 1;
-            if waited.is_multiple_of(1_000) && stop() {
-                return Err(Error::Stopped("publish"));
+            if waited.is_multiple_of(1_000) {
+                if stop() {
+                    return Err(Error::Stopped("publish"));
+                }
+                stood_still(&self.producer, &self.producer.context().context, &mut standstill)?;
             }
         }
     }
 
     /// Waits until every record has its result, and returns them. When `stop` says so earlier, returns those that have one.
     ///
-    /// A fatal error of the producer is in each result, and ends this producer: make another.
+    /// A fatal error of the producer is in each result, and ends this producer: make another. So does [`Error::Standstill`], with
+    /// which the results are lost.
     pub fn flush(&mut self, stop: &dyn Fn() -> bool) -> Result<Vec<Delivery>, Error> {
+        let mut standstill = Standstill::default();
         loop {
             let is_flushed = raw::flush(self.producer.client(), STEP)
                 .map_err(|cause| Error::Admin { operation: "flush the producer".to_owned(), cause })?;
@@ -77,6 +83,7 @@ impl Plain {
             if let Some(refused) = self.producer.context().context.refused() {
                 return Err(refused);
             }
+            stood_still(&self.producer, &self.producer.context().context, &mut standstill)?;
         }
     }
 }
