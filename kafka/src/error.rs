@@ -86,15 +86,13 @@ pub enum Error {
         batch: usize,
     },
 
-    /// What was sent is not taken.
+    /// What was sent is not taken, or its commit not answered.
     #[error(
-        "Kafka has taken nothing of what was sent to it for {seconds} s, and {records} records wait: partitions may lack replicas in sync, or our client may have lost their leaders, which a new one finds"
+        "Kafka has not taken for most of a minute what was sent to it: brokers may be away, partitions may lack replicas in sync, or our client may have lost their leaders, which a new one finds"
     )]
     Standstill {
-        /// How many records wait.
+        /// How many records wait; 0 where it is the commit.
         records: i32,
-        /// For how long, about.
-        seconds: u32,
     },
 
     /// A record that librdkafka refused, or a broker.

@@ -101,9 +101,9 @@ where
     match standstill.look(left, context.has_all_brokers()) {
         Verdict::Wait => {}
         Verdict::Tell => {
-            tracing::warn!(records = left, "Kafka has taken nothing for some seconds of what was sent to it, waiting")
+            tracing::warn!(records = left, "Kafka has not taken what was sent to it for some seconds, waiting");
         }
-        Verdict::GiveUp(seconds) => return Err(Error::Standstill { records: left, seconds }),
+        Verdict::GiveUp => return Err(Error::Standstill { records: left }),
     }
     Ok(())
 }

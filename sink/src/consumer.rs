@@ -89,8 +89,11 @@ pub(crate) type Reached = Arc<Mutex<HashMap<Partition, Reach>>>;
 pub(crate) struct Reach {
     /// The offset behind what is done.
     pub(crate) next: i64,
-    /// Whether all that was fetched is done: if there is more, it is Kafka's client that does not bring it.
+    /// Whether all that was fetched is done, and nothing else was waiting for us: if there is more, Kafka's client does not bring
+    /// it.
     pub(crate) is_idle: bool,
+    /// When this was so.
+    pub(crate) at: Instant,
 }
 
 /// What the thread is given.
@@ -136,6 +139,8 @@ struct Fetch {
     commit_after: Duration,
     /// When the ends of all partitions were looked for last.
     looked_at: Instant,
+    /// Whether nothing more waited at some moment since the last commit.
+    was_emptied: bool,
 }
 
 impl Consumer {
@@ -205,6 +210,7 @@ impl Fetch {
             committed_at: Instant::now(),
             commit_after: COMMIT_INTERVAL,
             looked_at: Instant::now(),
+            was_emptied: false,
         })
     }
 
@@ -232,7 +238,10 @@ impl Fetch {
             let polled = self.consumer.poll(wait);
             wait = Duration::ZERO;
             match polled {
-                None => break,
+                None => {
+                    self.was_emptied = true;
+                    break;
+                }
                 Some(Ok(message)) => take(&self.topics, &mut self.owned, &message)?,
                 Some(Err(error)) => self.met(error)?,
             }
@@ -356,7 +365,7 @@ impl Fetch {
                 owned.delivered = None;
                 owned.paused = false;
                 owned.told = (-1, 0);
-                reached.insert(partition.clone(), Reach { next: offset, is_idle: true });
+                reached.insert(partition.clone(), Reach { next: offset, is_idle: false, at: Instant::now() });
             }
             let added = ready.add_partition_offset(&partition.topic, partition.number, Offset::Offset(offset));
             added.map_err(|cause| self.given.failed("resume partitions", cause))?;
@@ -463,13 +472,14 @@ impl Fetch {
         }
         let news = |owned: &Owned| {
             let (delivered, done) = (owned.delivered?, owned.done.load(Ordering::Relaxed));
-            let is_settled = owned.told.0 == done && owned.told.1 >= ROUNDS;
+            let is_settled = done > delivered && owned.told.0 == done && owned.told.1 >= ROUNDS;
             (done >= 0 && (all || !is_settled)).then_some((delivered, done))
         };
         // What librdkafka is asked for all partitions costs it a search for each.
         if !all && !self.owned.values().any(|owned| news(owned).is_some()) {
             return;
         }
+        let (was_emptied, at) = (std::mem::take(&mut self.was_emptied), Instant::now());
         let positions = self.consumer.position().ok();
         let elements = positions.iter().flat_map(TopicPartitionList::elements);
         let positions: HashMap<_, _> =
@@ -484,7 +494,8 @@ impl Fetch {
             let Some((delivered, done)) = news(owned) else {
                 // There may be nothing but markers.
                 if let Some(reach) = reached.get_mut(partition).filter(|_| owned.delivered.is_none()) {
-                    reach.next = position.map_or(reach.next, |position| position.max(reach.next));
+                    let next = position.map_or(reach.next, |position| position.max(reach.next));
+                    *reach = Reach { next, is_idle: was_emptied, at };
                 }
                 continue;
             };
@@ -497,7 +508,7 @@ impl Fetch {
                 }
                 None => done,
             };
-            reached.insert(partition.clone(), Reach { next, is_idle: is_idle && !owned.paused });
+            reached.insert(partition.clone(), Reach { next, is_idle: is_idle && was_emptied, at });
             if next != owned.committed {
                 owned.committed = next;
                 let added = list.add_partition_offset(&partition.topic, partition.number, Offset::Offset(next));

@@ -5,6 +5,7 @@
 //!                              └────────────── the source publishes more ─────────────┘
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -42,6 +43,9 @@ const SIBLINGS_MAX: Duration = Duration::from_secs(30);
 /// How long the consumer may take to leave the group, once its workers have ended.
 const CLOSE_MAX: Duration = Duration::from_secs(10);
 
+/// A consumer that has worked for so long was of use, though it is given up in the end.
+const HELPED_AFTER: Duration = Duration::from_secs(2 * 3600);
+
 /// Why a life of the group's work is over.
 enum Ended {
     /// Another begins: the source publishes something more that the group takes, or its consumer brought nothing.
@@ -59,6 +63,8 @@ pub(crate) struct Run {
     pub(crate) owner: String,
     pub(crate) health: Health,
     pub(crate) stop: CancellationToken,
+    /// How many consumers in a row were given up since nothing came of them.
+    pub(crate) given_up: AtomicU32,
 }
 
 impl Run {
@@ -256,7 +262,9 @@ impl Run {
             Shared { config: self.group.clone(), group_id, target, admin: admin.clone(), commands, slots, parked };
         self.health.ready(&format!("sink {}", self.group.name), true);
         tracing::info!(group = %self.group.name, tables = taken.names().len(), topics = taken.topics.len(), "consuming");
-        let mut lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, fetching.clone()));
+        let standstill = Standstill::new(self.given_up.load(Ordering::Relaxed));
+        let begun = Instant::now();
+        let mut lag = tokio::spawn(watch_lag(self.group.name.clone(), admin, reached, standstill, fetching.clone()));
         let ended = {
             let mut supervised = std::pin::pin!(supervise(Arc::new(shared), &mut told, &fetching));
             tokio::select! {
@@ -264,6 +272,10 @@ impl Run {
                 Ok(Some(stalled)) = &mut lag => {
                     let partitions = few(&stalled.iter().map(ToString::to_string).collect::<Vec<_>>(), NAMED_MAX);
                     tracing::warn!(group = %self.group.name, %partitions, "Kafka has records there and its client brings none, beginning anew with another");
+                    if begun.elapsed() > HELPED_AFTER {
+                        self.given_up.store(0, Ordering::Relaxed);
+                    }
+                    self.given_up.fetch_add(1, Ordering::Relaxed);
                     fetching.cancel();
                     supervised.await.map(|()| Ended::Again)
                 }
@@ -365,28 +377,36 @@ async fn watch_lag(
     group: String,
     admin: Arc<Admin>,
     reached: Reached,
+    mut standstill: Standstill,
     stop: CancellationToken,
 ) -> Option<Vec<Partition>> {
-    let mut standstill = Standstill::default();
     let mut ticks = tokio::time::interval(LAG_INTERVAL);
     // Of thousands of partitions one round takes longer than that.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let stands = || reached.lock().unwrap_or_else(PoisonError::into_inner);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let stands = reached.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut topics: HashMap<Arc<str>, i32> = HashMap::new();
-        for partition in stands.keys() {
-            let count = topics.entry(partition.topic.clone()).or_default();
-            *count = (*count).max(partition.number + 1);
+        {
+            let stands = stands();
+            standstill.forget(|partition| !stands.contains_key(partition));
+            for partition in stands.keys() {
+                let count = topics.entry(partition.topic.clone()).or_default();
+                *count = (*count).max(partition.number + 1);
+            }
         }
         let mut stalled = Vec::new();
         for (topic, partitions) in topics {
             // Kafka's absence is told by those who need it.
-            let Ok(offsets) = admin.offsets(&topic, partitions).await else { continue };
+            let Ok(offsets) = admin.offsets(&topic, partitions).await else {
+                standstill.forget(|partition| partition.topic == topic);
+                continue;
+            };
             for (number, offsets) in (0..).zip(offsets) {
                 let partition = Partition { topic: topic.clone(), number };
-                let Some(reach) = stands.get(&partition) else { continue };
+                // Not before the end is known: this one may have moved on meanwhile.
+                let Some(reach) = stands().get(&partition).copied() else { continue };
                 measure::lag(&group, &partition, offsets.end - reach.next);
-                if standstill.look(&partition, *reach, offsets.end, Instant::now()) {
+                if standstill.look(&partition, reach, offsets.end) {
                     stalled.push(partition);
                 }
             }

@@ -32,6 +32,8 @@ mod statement;
 mod target;
 mod worker;
 
+use std::sync::atomic::AtomicU32;
+
 use service::http::Health;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -68,6 +70,7 @@ pub async fn run(
             owner: owner.clone(),
             health: health.clone(),
             stop: stop.child_token(),
+            given_up: AtomicU32::default(),
         };
         groups.spawn(async move { (name, run.run().await) });
     }

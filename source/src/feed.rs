@@ -528,13 +528,15 @@ impl Feed {
     }
 
     /// A relation is completed by the catalog, which shows it as it was before until the transaction that describes it is
-    /// visible: a key that went with its first row would seem to be there.
+    /// visible: a key that went with its first row would seem to be there. A transaction that comes again was waited for when it
+    /// came first, if it did anything to the relation.
     fn relation(&mut self, described: &pgoutput::Relation) -> Result<Taken, Error> {
         let Some(table) = self.state.table(described.oid) else {
             self.windows.relation(described.oid);
             return Ok(Taken::Whole);
         };
         if let Some(transaction) = &self.transaction
+            && transaction.sent.0 >= self.state.stream.position.commit
             && !self.catalog.sees(transaction.xid())?
         {
             return Ok(Taken::NotYet);

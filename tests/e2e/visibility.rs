@@ -138,6 +138,18 @@ async fn nothing_invisible_is_confirmed_while_the_synchronous_standby_is_away() 
     let told = confirmed(&world, &primary).await;
     assert!(told <= invisible, "{told:X} was confirmed, and the commit at {invisible:X} is not visible");
 
+    // What was published once waits for nobody when it comes again, and so neither does what stands behind it.
+    let local = primary.address().connect(Role::Superuser, &world.source_database()).await.expect("it answers");
+    local.batch_execute("SET synchronous_commit = local").await.expect("anybody may");
+    local.batch_execute("INSERT INTO many VALUES (5000)").await.expect("it is answered at once");
+    world
+        .until("a visible row behind invisible ones is published", WITHIN, async || {
+            let records = world.topic(&world.tables[1]).await;
+            let is_there = records.rows().any(|record| record.key.as_deref() == Some(r#"{"id":5000}"#));
+            if is_there { Ok(()) } else { Err("it is not".to_owned()) }
+        })
+        .await;
+
     let moved = commit(&world, "UPDATE documents SET id = 5 WHERE id = 1");
     source.logs("not visible yet", WITHIN).await.expect("it says what it waits for");
     let behind = commit(&world, "INSERT INTO documents VALUES (6, 'unseen')");

@@ -197,8 +197,10 @@ impl World {
             let source = self.source(Role::Superuser).await;
             let records = topic::read(&self.kafka, topic).await.map_err(|cause| format!("{cause:?}"))?;
             records.check().map_err(|fault| format!("topic {topic}: {fault}"))?;
+            let by_table = records.by_table();
             for table in tables {
-                let rows = records.of(&table.name).fold().map_err(|fault| format!("topic {topic}: {fault}"))?;
+                let records = by_table.get(&table.name).ok_or_else(|| format!("nothing of {}", table.name))?;
+                let rows = records.fold().map_err(|fault| format!("topic {topic}: {fault}"))?;
                 tables::compare_rows(&source, table, &rows).await?;
             }
             Ok(())

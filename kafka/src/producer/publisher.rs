@@ -163,8 +163,8 @@ impl Publisher {
     /// Makes the transaction visible, once every record of it is acknowledged by all replicas in sync. An empty one costs
     /// nothing.
     ///
-    /// Waits for brokers that are away within the transaction's timeout, as the coordinator does, and half as long for those that
-    /// answer and take nothing: [`Error::Standstill`].
+    /// Waits for brokers that are away about as long as the coordinator keeps the transaction open, first for the records to be
+    /// taken and then for the commit's answer; for brokers that answer and take nothing a little less: [`Error::Standstill`].
     /// An error leaves open whether the commit has happened: whoever comes next reads it from the topic.
     pub fn commit(&mut self, stop: &dyn Fn() -> bool) -> Result<(), Error> {
         const OPERATION: &str = "commit a transaction";

@@ -1,8 +1,7 @@
 //! Watches that what was sent is taken.
 //!
 //! When brokers tell it for a moment that a partition has no leader, librdkafka can lose that leader for good and without a
-//! word (its issues 5430 and 5593): records wait for ever while every broker answers. A new client finds the leader. So does
-//! one whose coordinator has given its transaction up meanwhile.
+//! word (its issue 5430): records wait for ever while every broker answers. A new client finds the leader.
 //!
 //! Pure: no clock, since a process that was stopped for a while has not waited.
 
@@ -11,8 +10,9 @@ use super::TRANSACTION_TIMEOUT;
 /// So many looks, about a second apart, find nothing taken before a person is told.
 const TOLD_AFTER: u32 = 5;
 
-/// And so many before the client is given up, where every broker is there as far as anybody knows.
-const GIVEN_UP_AFTER: u32 = 30;
+/// And so many before the client is given up, where every broker is there as far as anybody knows: more than brokers take to
+/// go on without a replica (30 to 45 s), less than a transaction lives.
+const GIVEN_UP_AFTER: u32 = 50;
 
 /// What became of the records that were sent so far.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ pub(crate) enum Verdict {
     Wait,
     /// Wait, and tell a person.
     Tell,
-    /// Give the client up. It has stood still for about so many seconds.
-    GiveUp(u32),
+    /// Give the client up.
+    GiveUp,
 }
 
 impl Standstill {
@@ -41,7 +41,7 @@ impl Standstill {
         self.looks += 1;
         let patience = if all_there { GIVEN_UP_AFTER } else { TRANSACTION_TIMEOUT.as_secs() as u32 };
         match self.looks {
-            looks if looks >= patience => Verdict::GiveUp(looks),
+            looks if looks >= patience => Verdict::GiveUp,
             TOLD_AFTER => Verdict::Tell,
             _ => Verdict::Wait,
         }
@@ -59,24 +59,24 @@ mod tests {
     #[test]
     fn what_stands_still_is_told_of_once_and_then_given_up() {
         let mut standstill = Standstill::default();
-        let seen = looks(&mut standstill, 7, true, 31);
+        let seen = looks(&mut standstill, 7, true, 51);
         assert_eq!(seen.iter().filter(|verdict| **verdict == Verdict::Tell).count(), 1);
-        assert_eq!((seen[29], seen[30]), (Verdict::Wait, Verdict::GiveUp(30)));
+        assert_eq!((seen[49], seen[50]), (Verdict::Wait, Verdict::GiveUp));
     }
 
     #[test]
     fn whatever_is_taken_begins_the_wait_anew_and_what_is_added_does_not() {
         let mut standstill = Standstill::default();
-        looks(&mut standstill, 7, true, 30);
+        looks(&mut standstill, 7, true, 50);
         assert_eq!(standstill.look(6, true), Verdict::Wait);
-        looks(&mut standstill, 6, true, 29);
-        assert_eq!(standstill.look(9, true), Verdict::GiveUp(30));
+        looks(&mut standstill, 6, true, 49);
+        assert_eq!(standstill.look(9, true), Verdict::GiveUp);
     }
 
     #[test]
     fn lost_brokers_are_waited_for_as_long_as_the_transaction_lives() {
         let mut standstill = Standstill::default();
-        assert!(!looks(&mut standstill, 7, false, 60).iter().any(|verdict| matches!(verdict, Verdict::GiveUp(_))));
-        assert_eq!(standstill.look(7, false), Verdict::GiveUp(60));
+        assert!(!looks(&mut standstill, 7, false, 60).contains(&Verdict::GiveUp));
+        assert_eq!(standstill.look(7, false), Verdict::GiveUp);
     }
 }

@@ -109,6 +109,24 @@ impl Record {
         u64::from_str_radix(commit, 16).map_err(|_| self.fault(&format!("has the position {text:?}")))
     }
 
+    /// The tables that it is about: several with a control event.
+    fn tables(&self) -> Vec<TableName> {
+        #[derive(Deserialize)]
+        struct Value {
+            source: TableName,
+            #[serde(default)]
+            control: Option<Control>,
+        }
+        #[derive(Deserialize)]
+        struct Control {
+            tables: Vec<TableName>,
+        }
+        let value: Option<Value> = self.value.as_deref().and_then(|value| serde_json::from_str(value).ok());
+        value
+            .map(|value| value.control.map_or_else(|| vec![value.source], |control| control.tables))
+            .unwrap_or_default()
+    }
+
     fn seq(&self) -> Result<u64, String> {
         let text = self.headers.get("seq").ok_or_else(|| self.fault("has no seq"))?;
         text.parse().map_err(|_| self.fault(&format!("has the seq {text:?}")))
@@ -127,24 +145,18 @@ impl Records {
 
     /// The records that are about one table, of a topic that several share. Their numbers are not dense any more.
     pub fn of(&self, table: &TableName) -> Records {
-        #[derive(Deserialize)]
-        struct Value {
-            source: TableName,
-            #[serde(default)]
-            control: Option<Control>,
+        Records(self.0.iter().filter(|record| record.tables().contains(table)).cloned().collect())
+    }
+
+    /// The same for all tables at once.
+    pub fn by_table(&self) -> HashMap<TableName, Records> {
+        let mut tables = HashMap::<TableName, Records>::new();
+        for record in &self.0 {
+            for table in record.tables() {
+                tables.entry(table).or_default().0.push(record.clone());
+            }
         }
-        #[derive(Deserialize)]
-        struct Control {
-            tables: Vec<TableName>,
-        }
-        let is_about = |record: &&Record| {
-            let value: Option<Value> = record.value.as_deref().and_then(|value| serde_json::from_str(value).ok());
-            value.is_some_and(|value| match value.control {
-                Some(control) => control.tables.contains(table),
-                None => value.source == *table,
-            })
-        };
-        Records(self.0.iter().filter(is_about).cloned().collect())
+        tables
     }
 
     /// Order, density, and no duplicate.
