@@ -51,7 +51,6 @@ async fn sigterm_tells_the_server_how_far_it_got() {
     let source_database = world.source(Role::Superuser).await;
     let pace = Pace { writers: 4, transactions_per_second: 50 };
     let mut source = world.start(Part::Source);
-    let mut fewest = usize::MAX;
     for _ in 0..4 {
         source.ready(READY_WITHIN).await.expect("it streams");
         let (seed, database) = (rand::random(), world.source_database());
@@ -62,22 +61,20 @@ async fn sigterm_tells_the_server_how_far_it_got() {
                 if position > 0 { Ok(position) } else { Err("nothing yet".to_owned()) }
             })
             .await;
-        source.stop().await.expect("SIGTERM ends it with exit code 0");
+        // All that is in the WAL is visible by then, and so nothing but the last word decides: a writer that waits for the
+        // processor with its commit in the WAL would hold back what others commit behind it.
         writers.stop().await.expect("the writers write");
+        source.stop().await.expect("SIGTERM ends it with exit code 0");
         let published = world.last_position().await.expect("the topics can be read");
         assert!(published >= records, "the topics lost records");
         let changes =
             audit::changes(&source_database, &world.slot(), &world.slot()).await.expect("nobody reads the slot");
         let again: BTreeSet<u64> =
             changes.values().flatten().map(|change| change.0).filter(|commit| *commit <= published).collect();
-        println!("published up to {published:X}, and yet to be sent again: {again:X?}");
-        fewest = fewest.min(again.len());
+        // The one that was cut in the middle, if any. Without a last word it is all of half a second, dozens.
+        assert!(again.len() <= 1, "published up to {published:X}, and yet to be sent again: {again:X?}");
         source.restart().expect("it starts again");
     }
-    // A commit can stand in the WAL and not be visible yet, one for each writer: such are never confirmed, nor what the others
-    // have committed behind the first of them, which are more where a writer has to wait for the processor just then. Without a
-    // last word it is all of half a second, dozens, each time.
-    assert!(fewest <= 8, "{fewest} transactions are to be sent again at the least");
     source.ready(READY_WITHIN).await.expect("it streams");
     world.until_published().await;
     source.stop().await.expect("it ends");
