@@ -237,10 +237,10 @@ pub async fn details(client: &impl Ask, relation: &pgoutput::Relation, named: &N
 }
 
 /// What a plain snapshot of the server sees now.
-pub async fn snapshot(client: &impl GenericClient) -> Result<Snapshot, Error> {
+pub async fn snapshot(client: &impl Ask) -> Result<Snapshot, Error> {
     let asked = |cause| Error::statement("take a snapshot", cause);
-    let row = client.query_one("SELECT pg_current_snapshot()::text", &[]).await.map_err(asked)?;
-    parse_snapshot(row.get(0))
+    let rows = client.ask("SELECT pg_current_snapshot()::text", &[]).await.map_err(asked)?;
+    parse_snapshot(rows.first().map_or("", |row| row.get(0)))
 }
 
 /// Reads what `pg_current_snapshot()` printed.
@@ -295,8 +295,8 @@ pub struct Blocking {
 
 impl Catalog for Blocking {
     fn sees(&mut self, xid: u32) -> Result<bool, crate::Error> {
-        let asked = self.stop.run_until_cancelled(sees(&self.client, xid));
-        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
+        let asked = self.stop.run_until_cancelled(snapshot(&self.client));
+        Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??.sees(xid))
     }
 
     fn details(&mut self, relation: &pgoutput::Relation) -> Result<Details, crate::Error> {
@@ -349,12 +349,6 @@ impl Catalog for Blocking {
         let asked = self.stop.run_until_cancelled(reselect(&self.client, row));
         Ok(self.runtime.block_on(asked).ok_or(crate::Error::Stopped)??)
     }
-}
-
-async fn sees(client: &Prepared, xid: u32) -> Result<bool, Error> {
-    let asked = |cause| Error::statement("take a snapshot", cause);
-    let rows = client.ask("SELECT pg_current_snapshot()::text", &[]).await.map_err(asked)?;
-    Ok(parse_snapshot(rows.first().map_or("", |row| row.get(0)))?.sees(xid))
 }
 
 /// Whether the server takes the texts for values of the columns of the table's key, and the second for one behind the first.
