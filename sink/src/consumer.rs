@@ -486,21 +486,22 @@ impl Fetch {
             elements.map(|element| ((element.topic().to_owned(), element.partition()), element.offset())).collect();
         let mut list = TopicPartitionList::new();
         let mut reached = self.given.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        let position_of = |partition: &Partition| match positions.get(&(partition.topic.to_string(), partition.number))
+        {
+            Some(Offset::Offset(position)) => Some(*position),
+            _ => None,
+        };
         for (partition, owned) in &mut self.owned {
-            let position = match positions.get(&(partition.topic.to_string(), partition.number)) {
-                Some(Offset::Offset(position)) => Some(*position),
-                _ => None,
-            };
             let Some((delivered, done)) = news(owned) else {
                 // There may be nothing but markers.
                 if let Some(reach) = reached.get_mut(partition).filter(|_| owned.delivered.is_none()) {
-                    let next = position.map_or(reach.next, |position| position.max(reach.next));
+                    let next = position_of(partition).map_or(reach.next, |position| position.max(reach.next));
                     *reach = Reach { next, is_idle: was_emptied, at };
                 }
                 continue;
             };
             let is_idle = done > delivered && owned.open.is_none();
-            let next = match position.filter(|_| is_idle) {
+            let next = match is_idle.then(|| position_of(partition)).flatten() {
                 Some(position) => {
                     let rounds = if owned.told.0 == done { owned.told.1 } else { 0 };
                     owned.told = (done, rounds.saturating_add(1));
