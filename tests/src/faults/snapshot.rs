@@ -58,7 +58,8 @@ async fn trial(lane: &mut Lane, seed: u64, plan: &Plan, scale: Scale) -> Result<
     let client = stage::lay_out(lane, &prefix, &all).await.map_err(told)?;
     workload::fill(&client, seed, &shapes, ROWS).await.map_err(told)?;
     let mut configuration = stage::configuration(lane, &prefix, &all);
-    configuration.set("source.chunk_rows_max", plan.chunk_rows).set("source.on_rewrite", "reload");
+    configuration.set("source.chunk_rows_max", plan.chunk_rows).set("source.snapshot_readers", plan.readers);
+    configuration.set("source.on_rewrite", "reload");
     let company = Company::gather(lane, &prefix, seed, plan.company).await.map_err(told)?;
     let manner = Manner { truncate: true, move_alone: true, persist: false };
     let pace =

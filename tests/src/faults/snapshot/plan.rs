@@ -44,6 +44,8 @@ pub struct Plan {
     pub company: Company,
     /// How many rows a chunk has at most.
     pub chunk_rows: i64,
+    /// How many readers there are.
+    pub readers: i64,
     /// How the source dies, one time after the other.
     pub deaths: Vec<Death>,
 }
@@ -55,7 +57,8 @@ impl Plan {
         let company = *Company::ALL.choose(random).expect("there are some");
         let chunk_rows = random.random_range(2..=12);
         let deaths = (0..random.random_range(deaths_max.div_ceil(2)..=deaths_max)).map(|n| death(random, n == 0));
-        Plan { company, chunk_rows, deaths: deaths.collect() }
+        let deaths = deaths.collect();
+        Plan { company, chunk_rows, readers: random.random_range(1..=4), deaths }
     }
 }
 
@@ -85,7 +88,7 @@ impl fmt::Display for Plan {
             Company::LongTransactions => "among long transactions",
             Company::Ddl => "among DDL",
         };
-        write!(f, "{company}, chunks of {} rows", self.chunk_rows)?;
+        write!(f, "{company}, chunks of {} rows, readers: {}", self.chunk_rows, self.readers)?;
         self.deaths.iter().try_for_each(|death| match death {
             Death::At(point, time) => write!(f, ", dies at {point} ({time})"),
             Death::After(ms) => write!(f, ", killed after {ms} ms"),
