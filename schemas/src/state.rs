@@ -153,6 +153,10 @@ pub struct Table {
 pub struct Imprint {
     /// The publication's OID: another one is another publication of the same name.
     pub publication: u32,
+    /// The transaction that last wrote the publication's row in the catalog: after it, operations may have been left out for
+    /// a while. Absent in records of before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub altered: Option<u32>,
     /// The OID of the publication's entry for the table or its schema; absent where the publication is for all tables. It is
     /// another one after every change of row filter or column list, and after the table was taken out and put back.
     pub entry: Option<u32>,

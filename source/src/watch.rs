@@ -135,7 +135,7 @@ pub fn faults(seen: &Seen, publication: &str, tables: impl Iterator<Item = u32>)
     let mut faults = Vec::new();
     if !found.omitted.is_empty() {
         faults.push(format!(
-            "the publication {publication} leaves out {} by now, and such changes made since are missing: ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate'), and load again under a new prefix what was changed meanwhile",
+            "the publication {publication} leaves out {} by now, and such changes made since are missing: ALTER PUBLICATION … SET (publish = 'insert, update, delete, truncate'), and set source.on_rewrite = \"reload\" to load its tables again",
             found.omitted.join(", ")
         ));
     }
@@ -151,7 +151,7 @@ pub fn faults(seen: &Seen, publication: &str, tables: impl Iterator<Item = u32>)
             ));
         } else if table.is_partitioned && !found.via_root {
             faults.push(format!(
-                "{name} is partitioned and the publication {publication} sends its changes under the partitions' names: ALTER PUBLICATION … SET (publish_via_partition_root = true), and load it again under a new prefix"
+                "{name} is partitioned and the publication {publication} sends its changes under the partitions' names: ALTER PUBLICATION … SET (publish_via_partition_root = true), and set source.on_rewrite = \"reload\" to load it again"
             ));
         }
     }
@@ -191,6 +191,7 @@ pub(crate) mod tests {
         let column = |number: i16, name: &str, oid| ImprintColumn(number, name.into(), oid, oid, -1, 700);
         let imprint = Imprint {
             publication: 1,
+            altered: Some(700),
             entry: Some(2),
             key: vec![1],
             last_column: 3,

@@ -178,6 +178,7 @@ fn watched(table: &Table) -> Relation {
     };
     let imprint = Imprint {
         publication: 16_539,
+        altered: Some(748),
         entry: Some(16_540),
         key: vec![1],
         last_column: 3,

@@ -28,6 +28,8 @@ pub struct Changes {
 pub enum Silent {
     /// The publication's entry for the table is another one.
     Republished,
+    /// The publication was altered, and may have left out operations for a while.
+    Altered,
     /// A new column has values in the rows that were there.
     Given(String),
     /// A column was there before, and its values were not sent.
@@ -64,6 +66,9 @@ impl fmt::Display for Silent {
             Silent::Republished => f.write_str(
                 "its entry in the publication is another one (row filter or column list changed, or it was taken out and put back)",
             ),
+            Silent::Altered => f.write_str(
+                "the publication was altered (what it publishes, its name or its owner), and may have left out changes for a while",
+            ),
             Silent::Given(column) => write!(f, "the new column {column} has values in rows that were there"),
             Silent::Unpublished(column) => write!(f, "the column {column} was not published for a while"),
             Silent::Replaced(column) => write!(f, "the column {column} was dropped and made again"),
@@ -93,6 +98,8 @@ pub fn changes(old: &Imprint, now: &Table) -> Changes {
     let mut changes = Changes::default();
     if (old.publication, old.entry) != (now.imprint.publication, now.imprint.entry) {
         changes.silent.push(Silent::Republished);
+    } else if old.altered.zip(now.imprint.altered).is_some_and(|(old, now)| old != now) {
+        changes.silent.push(Silent::Altered);
     }
     let files: BTreeMap<u32, ImprintFile> = old.files.iter().map(|file| (file.0, *file)).collect();
     let storage = |file: &File| files.get(&file.file.0).map_or(Storage::Kept, |old| storage(*old, file.file));
@@ -275,6 +282,7 @@ mod tests {
         check(|table| (rewrite(table), table.imprint.columns[1].5 = 800).0, &[Silent::Rewritten(vec!["name".into()])]);
         check(|table| table.imprint.entry = Some(3), &[Silent::Republished]);
         check(|table| table.imprint.publication = 9, &[Silent::Republished]);
+        check(|table| table.imprint.altered = Some(701), &[Silent::Altered]);
         check(
             |table| {
                 table.imprint.columns.remove(2);
@@ -282,6 +290,12 @@ mod tests {
             },
             &[Silent::Replaced("bio".into())],
         );
+    }
+
+    #[test]
+    fn a_record_of_before_says_nothing_of_when_the_publication_was_altered() {
+        let old = Imprint { altered: None, ..users().imprint() };
+        assert_eq!(changes(&old, &users()).silent, []);
     }
 
     #[test]

@@ -40,7 +40,7 @@ const TABLES: &str = "
            c.relnatts, greatest(c.reltuples, 0)::int8, {is_published}, coalesce(p.oid, 0),
            coalesce(r.oid, {schema}),
            k.keys, k.named, a.numbers, a.names, a.types, a.bases, a.modifiers, a.rows, a.given, a.defaulted,
-           l.enums, l.labels, l.texts
+           l.enums, l.labels, l.texts, p.xmin::text::int8
     FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace{joins}
     CROSS JOIN LATERAL (
@@ -166,8 +166,7 @@ fn table_of(row: &Row) -> Table {
     let texts: Vec<String> = row.get::<_, Option<_>>(23).unwrap_or_default();
     let labels = oids(21).into_iter().zip(oids(22)).zip(texts);
     let column = |(at, number): (usize, &i16)| {
-        // An xid has 32 bits; a catalog asks for it as a wider number.
-        ImprintColumn(*number, names[at].clone(), types[at], bases[at], modifiers[at], rows[at] as u32)
+        ImprintColumn(*number, names[at].clone(), types[at], bases[at], modifiers[at], xid(rows[at]))
     };
     Table {
         name: TableName::new(row.get::<_, String>(1), row.get::<_, String>(2)),
@@ -178,6 +177,7 @@ fn table_of(row: &Row) -> Table {
         has_key,
         imprint: Imprint {
             publication: row.get(9),
+            altered: row.get::<_, Option<i64>>(24).map(xid),
             entry: row.get(10),
             key: keys.first().filter(|_| has_key).cloned().unwrap_or_default(),
             last_column: row.get(6),
@@ -192,6 +192,11 @@ fn table_of(row: &Row) -> Table {
         files: Vec::new(),
         rows_estimated: row.get::<_, i64>(7).unsigned_abs(),
     }
+}
+
+/// An xid has 32 bits; a catalog is asked for it as a wider number.
+fn xid(wide: i64) -> u32 {
+    wide as u32
 }
 
 async fn file_of(

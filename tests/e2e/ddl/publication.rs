@@ -54,6 +54,30 @@ async fn a_publication_of_fewer_operations_stops_it() {
     world.finish().await;
 }
 
+/// What was left out between two looks of the watch is nowhere in the stream.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_of_fewer_operations_for_a_moment_is_seen() {
+    let mut world = world(items()).await;
+    world.configuration.set("source.watch_seconds", 3600);
+    world.expect_log("changed without being sent");
+    let mut source = world.start(Part::Source);
+    source.ready(READY_WITHIN).await.expect("it streams");
+    world.until_published().await;
+    let name = publication(&world);
+    let alter = |publish: &str| format!("ALTER PUBLICATION {name} SET (publish = '{publish}')");
+    world.in_source(&alter("insert")).await;
+    world.in_source("UPDATE items SET name = 'unseen' WHERE id < 10").await;
+    world.in_source(&alter("insert, update, delete, truncate")).await;
+    source.stop().await.expect("it ends");
+    source.restart().expect("it starts again");
+    stops(&mut world, &mut source, &["the publication was altered", "source.on_rewrite"]).await;
+    source.restart_with(told(&world, "source.on_rewrite", "reload")).expect("it starts again");
+    source.ready(READY_WITHIN).await.expect("it streams");
+    world.until_published().await;
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn row_filters_and_column_lists_are_changes_of_what_is_published() {
     let mut world = world(items()).await;
