@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use source::command::LISTED_BYTES_MAX;
+
 /// A command ended without an answer.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
@@ -66,6 +68,12 @@ pub(crate) enum Failure {
 
     #[error("cannot use a key of {table}: {fault}")]
     Key { table: schemas::TableName, fault: String },
+
+    #[error(
+        "{count} keys of {table} take {asked} bytes, where a source keeps {} of all keys that are not answered yet, {listed} of which are taken: nothing was ordered; order fewer at a time, or the table or a range of it (--from, --to)",
+        LISTED_BYTES_MAX
+    )]
+    ManyKeys { table: schemas::TableName, count: usize, asked: usize, listed: usize },
 
     #[error("that range is all of {0}: leave out --from and --to, and choose --mode merge to keep what was published")]
     WholeRange(schemas::TableName),

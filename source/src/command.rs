@@ -26,6 +26,12 @@ pub const BYTES_MAX: usize = 256 << 10;
 pub const KEYS_MAX: usize = 1_000;
 /// The most tables in one message.
 pub const TABLES_MAX: usize = 1_000;
+/// The most that keys may take, by [`weight`], which are listed and not answered. Anybody may write lists, and all of them are in
+/// memory and in the state, which is read whole at each start. Some 300,000 keys of a number or a UUID are less.
+pub const LISTED_BYTES_MAX: usize = 16 << 20;
+/// What a list takes beside its keys, and each key beside its text.
+const LIST_BYTES: usize = 1 << 10;
+const KEY_BYTES: usize = 32;
 /// The longest id, in bytes.
 const ID_BYTES_MAX: usize = 64;
 
@@ -170,6 +176,11 @@ impl Wish {
             Wish::Pause { .. } | Wish::Resume { .. } | Wish::Cancel { .. } => true,
         }
     }
+}
+
+/// What a list of keys takes, about.
+pub fn weight(keys: &[String]) -> usize {
+    LIST_BYTES + keys.iter().map(|key| KEY_BYTES + key.len()).sum::<usize>()
 }
 
 /// A key for seals that nobody guesses.

@@ -4,8 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemas::state::{HISTORY_MAX, Key, Load, LoadTable, Moved, Seal, Sent, Stream, Table, Topic, UnknownKey};
+use schemas::state::{
+    HISTORY_MAX, Key, Load, LoadKind, LoadTable, Moved, Seal, Sent, Stream, Table, Topic, UnknownKey,
+};
 use schemas::{CONTRACT, Lsn, Position};
+
+use crate::command;
 
 /// Why the records of the state topic make no state.
 #[derive(Debug, thiserror::Error)]
@@ -220,6 +224,13 @@ impl State {
     /// What of a table a load has done.
     pub fn load_table(&self, load: &str, oid: u32) -> Option<&LoadTable> {
         self.load_tables.get(&(load.to_owned(), oid))
+    }
+
+    /// What the lists of keys take that are not answered, by [`command::weight`].
+    pub fn listed_bytes(&self) -> usize {
+        let lists = self.loads().filter(|(_, load)| load.kind == Some(LoadKind::Keys));
+        let tables = lists.flat_map(|(id, load)| load.tables.iter().filter_map(|oid| self.load_table(id, *oid)));
+        tables.map(|table| command::weight(&table.keys)).sum()
     }
 
     /// A load begins, or goes on with a table less.

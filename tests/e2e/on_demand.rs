@@ -369,6 +369,14 @@ async fn what_strangers_write_into_the_stream_is_ignored() {
     let is_truncate = |record: &Record| record.value.as_deref().is_some_and(|value| value.contains("truncate"));
     assert!(!world.topic(accounts.table()).await.0.iter().any(is_truncate), "nobody empties targets");
     assert!(!source.log().contains("secret"), "{}", source.log());
+
+    // Who may, and asks for more at once than a source keeps, is told before any of it is ordered.
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(file.path(), (0..500_000).map(|n| format!("{n}\n")).collect::<String>()).expect("it is ours");
+    let name = file.path().to_str().expect("a name");
+    let refused = world.command(&["snapshot", "start", "public.accounts", "--keys-file", name]).await;
+    assert!(refused.code == Some(2) && refused.stderr.contains("nothing was ordered"), "{refused:?}");
+    assert_eq!(status(&world, accounts.table()).await.1, Vec::<String>::new(), "nothing was");
     source.stop().await.expect("it ends");
     world.finish().await;
 }

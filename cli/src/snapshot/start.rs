@@ -8,7 +8,7 @@ use schemas::TableName;
 use schemas::state::{LoadKind, Table};
 use serde::Serialize;
 use source::ask;
-use source::command::{BYTES_MAX, Command, KEYS_MAX, Wish};
+use source::command::{BYTES_MAX, Command, KEYS_MAX, LISTED_BYTES_MAX, Wish, weight};
 
 use super::{Desk, Fate, Loads, keys, no_source};
 use crate::Outcome;
@@ -134,8 +134,19 @@ impl Desk<'_> {
         if all.is_empty() {
             return Err(Failure::Key { table: table.name.clone(), fault: "there is none".to_owned() });
         }
+        let count = all.len();
+        let parts = parts(all);
+        let asked: usize = parts.iter().map(|part| weight(part)).sum();
+        if self.state.listed_bytes() + asked > LISTED_BYTES_MAX {
+            return Err(Failure::ManyKeys {
+                table: table.name.clone(),
+                count,
+                asked,
+                listed: self.state.listed_bytes(),
+            });
+        }
         let keys = |keys| Wish::Keys { table: table.name.clone(), keys };
-        Ok(parts(all).into_iter().map(keys).collect())
+        Ok(parts.into_iter().map(keys).collect())
     }
 }
 

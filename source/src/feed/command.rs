@@ -12,16 +12,9 @@ use schemas::{Columns, Position, TableName};
 
 use super::{Feed, Outbox, Transaction};
 use crate::Error;
-use crate::command::{self, Command, Malformed, Mode, Wish};
+use crate::command::{self, Command, LISTED_BYTES_MAX, Malformed, Mode, Wish, weight};
 use crate::range;
 use crate::snapshot::{self, Order, Task};
-
-/// The most that keys may take, by [`weight`], which are listed and not answered. Anybody may write lists, and all of them are in
-/// memory and in the state, which is read whole at each start. Some 300,000 keys of a number or a UUID are less.
-const LISTED_BYTES_MAX: usize = 16 << 20;
-/// What a list takes beside its keys, and each key beside its text.
-const LIST_BYTES: usize = 1 << 10;
-const KEY_BYTES: usize = 32;
 
 /// Why a command is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -213,7 +206,7 @@ impl Feed {
         }
         keys.sort_unstable();
         keys.dedup();
-        if self.listed_bytes() + weight(&keys) > LISTED_BYTES_MAX {
+        if self.state.listed_bytes() + weight(&keys) > LISTED_BYTES_MAX {
             return Err(Refused::Full.into());
         }
         self.act_at(place)?;
@@ -276,13 +269,6 @@ impl Feed {
         self.state.loads().any(|(_, load)| load.kind != Some(LoadKind::Keys) && load.tables.contains(&oid))
     }
 
-    /// What the lists take that are not answered.
-    fn listed_bytes(&self) -> usize {
-        let lists = self.state.loads().filter(|(_, load)| load.kind == Some(LoadKind::Keys));
-        let tables = lists.flat_map(|(id, load)| load.tables.iter().filter_map(|oid| self.state.load_table(id, *oid)));
-        tables.map(|table| weight(&table.keys)).sum()
-    }
-
     fn oid_of(&self, name: &TableName) -> Option<u32> {
         self.state.tables().find(|(_, table)| table.name == *name).map(|(oid, _)| oid)
     }
@@ -297,11 +283,6 @@ impl Feed {
 
 /// How a refusal begins.
 const IGNORED: &str = "a command was ignored that was written into the stream";
-
-/// What a list of keys takes, about.
-fn weight(keys: &[String]) -> usize {
-    LIST_BYTES + keys.iter().map(|key| KEY_BYTES + key.len()).sum::<usize>()
-}
 
 /// Whether the key is of exactly these columns.
 fn is_key_of(key: &str, columns: &[String]) -> bool {
