@@ -6,7 +6,7 @@
 //! Pure.
 
 use schemas::event::LoadMode;
-use schemas::state::LoadKind;
+use schemas::state::{Hindrance, LoadKind};
 use serde::Serialize;
 
 /// Where a table stands.
@@ -55,6 +55,8 @@ pub(crate) struct TableLoad {
     pub(crate) rows_estimated: u64,
     /// Of a list, keys that are not answered yet.
     pub(crate) keys_left: Option<usize>,
+    /// Why it did not go on when that was last tried.
+    pub(crate) hindered: Option<Hindrance>,
 }
 
 impl TableLoad {
@@ -66,6 +68,7 @@ impl TableLoad {
     fn stage(&self) -> Stage {
         match self {
             TableLoad { paused: true, .. } => Stage::Paused,
+            _ if self.fault().is_some() => Stage::Failed,
             TableLoad { rows: 0, .. } => Stage::Waiting,
             _ => Stage::Loading,
         }
@@ -78,10 +81,16 @@ impl TableLoad {
             rows => format!(" of about {rows}"),
         };
         let percent = self.percent().map_or_else(String::new, |percent| format!(" ({percent} %)"));
+        let waits = self.hindered.as_ref().map_or_else(String::new, |hindrance| format!(", waits: {}", hindrance.why));
         match self.keys_left {
-            Some(left) => format!("{} of {} keys answered", self.rows, self.rows + left as u64),
-            None => format!("{} rows{of}{percent}", self.rows),
+            Some(left) => format!("{} of {} keys answered{waits}", self.rows, self.rows + left as u64),
+            None => format!("{} rows{of}{percent}{waits}", self.rows),
         }
+    }
+
+    /// Why it stands still until a person does something.
+    pub(crate) fn fault(&self) -> Option<&str> {
+        self.hindered.as_ref().filter(|hindrance| hindrance.is_fault).map(|hindrance| hindrance.why.as_str())
     }
 }
 
@@ -97,6 +106,7 @@ pub(crate) fn of_table(state: &source::State, oid: u32) -> Vec<TableLoad> {
             rows: done.rows,
             rows_estimated: done.rows_estimated,
             keys_left: (load.kind == Some(LoadKind::Keys)).then_some(done.keys.len()),
+            hindered: done.hindered,
         }
     };
     state.loads().filter(|(_, load)| load.tables.contains(&oid)).map(load).collect()
@@ -117,7 +127,7 @@ pub(crate) mod tests {
 
     pub(crate) fn load(rows: u64, rows_estimated: u64) -> TableLoad {
         let (load, mode) = ("a1".to_owned(), LoadMode::Replace);
-        TableLoad { load, kind: None, mode, paused: false, rows, rows_estimated, keys_left: None }
+        TableLoad { load, kind: None, mode, paused: false, rows, rows_estimated, keys_left: None, hindered: None }
     }
 
     #[test]

@@ -157,6 +157,11 @@ impl Report {
                 ));
             }
         }
+        for (table, load) in self.tables.iter().flat_map(|table| table.loads.iter().map(move |load| (table, load))) {
+            if let Some(fault) = load.fault() {
+                findings.push(format!("the load {} of {} stands still: {fault}", load.load, table.table));
+            }
+        }
         self.findings = findings;
         self.place_tables();
     }
@@ -174,13 +179,15 @@ impl Report {
             });
             let lag: Option<u64> = partitions().map(|(_, partition)| partition.lag).sum();
             table.load = loads::stage(&table.loads, lag, fault.as_deref());
-            table.reason = fault;
+            table.reason = fault.or_else(|| table.loads.iter().find_map(TableLoad::fault).map(str::to_owned));
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use schemas::state::Hindrance;
+
     use super::*;
 
     fn report(slot: Option<Slot>, partition: Partition) -> Report {
@@ -268,13 +275,20 @@ mod tests {
             reason: None,
             loads: vec![loads::tests::load(5, 10)],
         }];
-        report.place_tables();
+        let hindered = Some(Hindrance { why: "permission denied".into(), is_fault: true });
+        let stuck = TableLoad { hindered, load: "b2".into(), ..loads::tests::load(0, 10) };
+        let other = Table { table: "public.orders".into(), loads: vec![stuck], ..report.tables[0].clone() };
+        report.tables.push(other);
+        report.judge();
+        assert_eq!(report.findings, ["the load b2 of public.orders stands still: permission denied"]);
+        assert_eq!(report.tables[1].reason.as_deref(), Some("permission denied"));
         let text = text::of(&report);
         for part in [
             "tributary_shop",
             "16 B and at most 2 s behind",
             "public.users",
             "loading 5 rows of about 10 (50 %)",
+            "failed 0 rows of about 10 (0 %), waits: permission denied",
             "rdb",
             "12@host",
         ] {

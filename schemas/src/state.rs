@@ -270,6 +270,18 @@ pub struct LoadTable {
     /// Of a list of keys those that are not answered yet, as they were ordered: each the text of an object.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub keys: Vec<String>,
+    /// Why it did not go on when that was last tried. Absent where it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hindered: Option<Hindrance>,
+}
+
+/// What keeps a table's rows from being read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hindrance {
+    /// For people.
+    pub why: String,
+    /// Whether it stays until a person does something.
+    pub is_fault: bool,
 }
 
 /// Of a row that moved, columns were read that the stream did not carry. What was seen then may be lost by a failover, so

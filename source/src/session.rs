@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use postgres::{Frame, Prepared};
+use schemas::state::Hindrance;
 use schemas::{Lsn, topic};
 use service::failpoint;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -80,6 +81,15 @@ pub enum Input {
     Close {
         /// The chunk.
         id: ChunkId,
+    },
+    /// A load does not go on with a table, until its next chunk.
+    Hindered {
+        /// The load.
+        load: String,
+        /// The table.
+        oid: u32,
+        /// Why.
+        hindrance: Hindrance,
     },
     /// Another list is to follow, at the message with this id.
     List {

@@ -180,6 +180,18 @@ async fn a_load_waits_while_the_server_has_much_to_do_and_the_stream_goes_on() {
     source.logs("loaded table=public.names", LOADED_WITHIN).await.expect("the load goes on");
     source.logs("permission denied for table refused", READY_WITHIN).await.expect("it says which table waits and why");
     assert!(!source.log().contains("loaded table=public.held"), "it is locked");
+    for (table, state, why) in
+        [("held", "waiting", "others hold a lock"), ("refused", "failed", "permission denied for table refused")]
+    {
+        world
+            .until("the status says why a table is not loaded", READY_WITHIN, async || {
+                let told = world.command(&["snapshot", "status"]).await;
+                let line = told.stdout.lines().find(|line| line.starts_with(&format!("public.{table} ")));
+                let is_told = line.is_some_and(|line| line.contains(state) && line.contains(why));
+                if is_told && told.code == Some(1) { Ok(()) } else { Err(format!("{told:?}")) }
+            })
+            .await;
+    }
     world.in_source(&format!("GRANT SELECT ON refused TO {role}")).await;
     holder.batch_execute("COMMIT").await.expect("it lets go");
     world.until_published().await;

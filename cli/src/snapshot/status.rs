@@ -66,7 +66,9 @@ fn text(look: &Tables, before: &mut Before, has_bars: bool) -> String {
         }
         for load in &one.loads {
             let speed = speed(before, (&load.load, &one.table), load.rows, now);
-            let parts = [bar(load).filter(|_| has_bars), Some(load.words()), left(load, speed), one.reason.clone()];
+            // What hinders the load itself is among its words.
+            let reason = one.reason.clone().filter(|reason| load.fault() != Some(reason));
+            let parts = [bar(load).filter(|_| has_bars), Some(load.words()), left(load, speed), reason];
             rows.push(row(&load.load, parts.into_iter().flatten().collect::<Vec<_>>().join("  ")));
         }
     }

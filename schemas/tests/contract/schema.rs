@@ -32,7 +32,7 @@ impl Document {
             "rows_rewritten" | "routing" | "imprint" | "labels" | "rules" => true,
             "answer" | "traceparent" | "dead-letter" | "since" | "flushed_ms" | "former" => true,
             // The key of a state record is told by its schema; of a list's, the kind and what is left of it.
-            "kind" | "paused" | "keys" => self.schema.starts_with("state/load"),
+            "kind" | "paused" | "keys" | "hindered" => self.schema.starts_with("state/load"),
             "ranges_of" => true,
             // A row has the one, a control event the other: which, the headers alone cannot tell.
             "schema" | "control" => self.schema == "headers.json",

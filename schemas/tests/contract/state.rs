@@ -4,8 +4,8 @@ use schemas::event::LoadMode;
 use schemas::fingerprint::Fingerprint;
 use schemas::key::Canonical;
 use schemas::state::{
-    Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Seal, Sent,
-    Stream, Table as Relation, Topic,
+    Hindrance, Imprint, ImprintColumn, ImprintFile, ImprintLabel, Key, Load, LoadKind, LoadTable, Moved, Range, Seal,
+    Sent, Stream, Table as Relation, Topic,
 };
 use schemas::{CONTRACT, Lsn, Seq, topic};
 use serde::Serialize;
@@ -28,6 +28,7 @@ pub fn examples() -> Vec<Example> {
         rows: 20_000,
         rows_estimated: 61_000,
         keys: Vec::new(),
+        hindered: Some(Hindrance { why: "others hold a lock on it".to_owned(), is_fault: false }),
     };
     let load = Load { mode: LoadMode::First, tables: vec![users.oid, orders.oid], kind: None, paused: false };
     let listed = Load { mode: LoadMode::Merge, tables: vec![users.oid], kind: Some(LoadKind::Keys), paused: true };

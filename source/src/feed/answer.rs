@@ -53,6 +53,7 @@ impl Feed {
             }
         }
         list.keys.retain(|key| !answers.keys.contains(key) && !answers.void.contains(key));
+        list.hindered = None;
         let rows = list.rows - before;
         if list.keys.is_empty() {
             self.state.end_load_table(&load, oid);

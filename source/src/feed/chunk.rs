@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use schemas::event::{Control, LoadMode};
-use schemas::state::{Load, LoadKind, LoadTable, Range};
+use schemas::state::{Hindrance, Load, LoadKind, LoadTable, Range};
 use schemas::write::{Before, Cell, Change, Origin, Transaction as Of};
 use schemas::{CONTRACT, Lsn, Operation, Position};
 
@@ -235,6 +235,16 @@ impl Feed {
         Some((load, self.state.load_table(load, oid)?))
     }
 
+    /// A load could not go on with a table: whoever asks how far it is reads that from the state.
+    pub fn hindered(&mut self, load: &str, oid: u32, hindrance: Hindrance) {
+        let Some(table) = self.state.load_table(load, oid) else { return };
+        if table.hindered.as_ref() != Some(&hindrance) {
+            let table = LoadTable { hindered: Some(hindrance), ..table.clone() };
+            self.state.set_load_table(load, oid, Some(table));
+            self.urgency = self.urgency.max(Urgency::Idle);
+        }
+    }
+
     /// Whether a chunk's range means nothing any more, since another reader has found the table told into ranges otherwise.
     fn is_stale(&self, chunk: &Chunk, oid: u32) -> bool {
         let done = self.load_of(chunk, oid);
@@ -278,6 +288,7 @@ impl Feed {
         // Over meanwhile, as when the schema event in front of the chunk began another one.
         let Some(mut table) = self.state.load_table(load, oid).cloned() else { return Ok(()) };
         table.rows += rows;
+        table.hindered = None;
         range::settle(&mut table, range.clone(), of);
         if !range::is_all(&table.done) {
             self.state.set_load_table(load, oid, Some(table));

@@ -300,6 +300,7 @@ impl Loop {
                 self.waiting.remove(&id);
                 self.tell_windows();
             }
+            Input::Hindered { load, oid, hindrance } => self.feed.hindered(&load, oid, hindrance),
             Input::List { id, next } => self.feed.expect_list(id, next),
             Input::Watched { seen, places } => {
                 // A watch that is gone needs no answer.

@@ -16,6 +16,7 @@ use futures::stream::FuturesUnordered;
 use metrics::gauge;
 use postgres::Client;
 use schemas::TableName;
+use schemas::state::Hindrance;
 use service::failpoint;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::{OnceCell, Semaphore};
@@ -44,6 +45,9 @@ const TURNS: usize = 2;
 const WAITING_EACH: usize = 4;
 /// How often it is looked whether the server has enough to bear. PostgreSQL tells nobody.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The reading of a single row takes longer than a statement may.
+const NOT_A_ROW: &str = "not even a single row can be read";
 
 /// A claim with what its reader was asked.
 struct Given {
@@ -174,6 +178,10 @@ impl Pool {
         let readiness = match &task.work {
             Work::Load { done, is_added, .. } => {
                 tracing::info!(%table, rows = done.rows, of = done.rows_estimated, "loading");
+                if *is_added {
+                    let why = "transactions that began before it was published are waited for".to_owned();
+                    self.tell(task.work.load(), oid, Hindrance { why, is_fault: false });
+                }
                 if *is_added { Readiness::Waiting } else { Readiness::Ready }
             }
             Work::Keys { load: None, keys } => {
@@ -268,15 +276,34 @@ impl Pool {
                 let cause = service::chain(&error);
                 tracing::error!(table = %table.name, "the table cannot be read: {cause}; others are, and it is tried again");
                 progress::again(&table.name, "the server refuses to read it");
-                self.plan.aside(*claim, Instant::now());
+                self.aside(given, Hindrance { why: format!("the table cannot be read: {cause}"), is_fault: true });
             }
             Attempt::NotNow(why) => {
                 tracing::info!(table = %table.name, "the table cannot be read now: {why}; others are, and it is tried again");
                 progress::again(&table.name, why);
-                self.plan.aside(*claim, Instant::now());
+                self.aside(given, Hindrance { why: why.to_owned(), is_fault: false });
+            }
+            Attempt::Stuck(why) => {
+                tracing::error!(table = %table.name, "the table cannot be read: {why}; others are, and it is tried again");
+                progress::again(&table.name, why);
+                self.aside(given, Hindrance { why: why.to_owned(), is_fault: true });
             }
             Attempt::Slow => self.slow(given, *rows_max),
             Attempt::Dropped => self.dropped(*claim),
+        }
+    }
+
+    /// What was claimed comes again later, and meanwhile the state says why.
+    fn aside(&mut self, given: &Given, hindrance: Hindrance) {
+        let Claimed { claim, table, load, .. } = &given.claimed;
+        self.tell(load.as_deref(), table.oid, hindrance);
+        self.plan.aside(*claim, Instant::now());
+    }
+
+    fn tell(&self, load: Option<&str>, oid: u32, hindrance: Hindrance) {
+        if let Some(load) = load {
+            // Nobody listens where the loop has ended.
+            let _ = self.tools.inputs.send(Input::Hindered { load: load.to_owned(), oid, hindrance });
         }
     }
 
@@ -317,10 +344,10 @@ impl Pool {
         if is_single {
             tracing::error!(
                 table = %table.name,
-                "not even a single row can be read within {} s: others go on, and it is tried again; look for what keeps the server from reading the table",
+                "{NOT_A_ROW} within {} s: others go on, and it is tried again; look for what keeps the server from reading the table",
                 self.tools.settings.statement_timeout.as_secs()
             );
-            self.plan.aside(*claim, Instant::now());
+            self.aside(given, Hindrance { why: NOT_A_ROW.to_owned(), is_fault: true });
         } else {
             tracing::warn!(table = %table.name, rows = rows_max, "a chunk took too long and is read again in halves");
             self.plan.again(*claim);

@@ -79,7 +79,9 @@ pub enum Attempt {
     Full,
     /// The table cannot be read now, and why.
     NotNow(&'static str),
-    /// The same, and a person has to look at it.
+    /// The same, until a person does something.
+    Stuck(&'static str),
+    /// The server does not let us read it.
     Refused(postgres::Error),
     /// It took too long.
     Slow,
@@ -151,11 +153,11 @@ impl Reader {
                     "the stream has brought a transaction that nobody is shown yet, as while a synchronous standby is away",
                 ),
                 Reading::Refused(error) => Attempt::Refused(error),
-                Reading::Unfit => Attempt::NotNow(
+                Reading::Unfit => Attempt::Stuck(
                     "its range was ordered by columns that are not its key any more: cancel the load, and order it again",
                 ),
                 Reading::Locked => Attempt::NotNow("others hold a lock on it"),
-                Reading::Unpublished => Attempt::NotNow("the publication does not have it"),
+                Reading::Unpublished => Attempt::Stuck("the publication does not have it"),
                 Reading::Slow => Attempt::Slow,
                 Reading::Read(..) | Reading::Dropped => Attempt::Dropped,
             });
