@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use schemas::state::Range;
 use service::failpoint;
@@ -22,8 +22,11 @@ use crate::Error;
 use crate::session::{Input, Verdict};
 use crate::window::{ChunkId, Part};
 
-/// How soon the server shows a transaction as a rule, after the stream has brought it.
-const SHOWN_WITHIN: Duration = Duration::from_millis(50);
+/// The stream brings a commit a moment before the server shows it, or as long before as the synchronous standby takes: so
+/// often it is looked whether it does …
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// … and for so long. Meanwhile no other table can be read either.
+const SHOWN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where a claim ends: others may go on behind it.
 pub type Split = (Claim, Vec<String>);
@@ -133,10 +136,10 @@ impl Reader {
         let asked = Asked { table, part: &part, unordered, rows_max, is_shared, before: &before };
         // The pool, if it is there, hears of every split.
         let split = |at| drop(self.tools.splits.send((claimed.claim, at)));
+        let begun = Instant::now();
         let mut reading = session.read(&asked, split).await?;
-        if matches!(reading, Reading::Unseen) {
-            // Mostly a commit that the stream has brought a moment before the server shows it.
-            tokio::time::sleep(SHOWN_WITHIN).await;
+        while matches!(reading, Reading::Unseen) && begun.elapsed() < SHOWN_WITHIN {
+            tokio::time::sleep(LOOK_EVERY).await;
             reading = session.read(&asked, split).await?;
         }
         if session.is_spent() {
