@@ -74,10 +74,12 @@ pub(crate) enum Command {
     /// Exit code 0: as many rows everywhere. 1: a difference. 2: a table could not be counted.
     Verify(Verify),
 
-    /// Look at events that were set aside
+    /// Look at events that were set aside, and settle them
     ///
     /// An event that cannot be applied is parked in the target database with all later events of its key, so that the rest
-    /// goes on: `dead` when it will never apply as it is, `undecided` when other events may make it possible.
+    /// goes on: `dead` when it will never apply as it is, `undecided` when other events may make it possible. Undecided ones
+    /// are tried again by the sink itself. Of a dead one, mend the cause and `retry`, fetch the row anew with `resync`, or
+    /// `discard` it.
     #[command(subcommand)]
     Dlq(Dlq),
 
@@ -171,6 +173,61 @@ pub(crate) enum Dlq {
     ///
     /// Prints the values of the row: mind who reads along.
     Show(DlqShow),
+
+    /// Have events tried again, with all that is parked of their keys
+    ///
+    /// After its cause was mended: the events of a key are applied in their order, or stay as they are.
+    ///
+    /// Exit code 0: all were applied. 1: some stand still, or nobody has tried them. 2: a fault.
+    Retry(DlqSettle),
+
+    /// Fetch the rows of parked events from the source, as they are by now
+    ///
+    /// Orders the keys of the source, as `snapshot start --key` does. The answer takes the place of all that is parked of its
+    /// key in this group. Other groups that take the table get it too.
+    ///
+    /// Exit code 0: all were answered. 1: some were not yet. 2: a fault.
+    Resync(DlqSettle),
+
+    /// Give events up, and let what is parked behind them go on
+    ///
+    /// The row stays in the target as it stands there, unless later events change it: mind that both sides may differ then.
+    Discard(DlqSettle),
+}
+
+/// Which parked events to settle.
+#[derive(Debug, Args)]
+pub(crate) struct DlqSettle {
+    /// Their places as `dlq list` prints them: GROUP:TOPIC:PARTITION:OFFSET
+    #[arg(required_unless_present = "all", conflicts_with = "all", value_name = "PLACE")]
+    pub(crate) places: Vec<crate::dlq::Place>,
+
+    /// All that are parked, or all of those that --group, --table and --class choose
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Only those of this group
+    #[arg(long, value_name = "NAME", requires = "all")]
+    pub(crate) group: Option<String>,
+
+    /// Only those of this table, as schema.table
+    #[arg(long, value_name = "TABLE", requires = "all")]
+    pub(crate) table: Option<schemas::TableName>,
+
+    /// Only those of this class
+    #[arg(long, value_enum, requires = "all")]
+    pub(crate) class: Option<Class>,
+
+    /// Only say which events are meant
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Wait so long until a sink has tried them, 0 not at all
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    pub(crate) within: u64,
+
+    #[command(flatten)]
+    pub(crate) form: Form,
 }
 
 /// Which parked events.

@@ -1,4 +1,6 @@
-//! `tributary dlq`: a look at the events that were set aside. Reads only.
+//! `tributary dlq`: the events that were set aside, to look at (here) and to settle.
+
+pub(crate) mod settle;
 
 use std::fmt;
 use std::str::FromStr;

@@ -205,6 +205,11 @@ impl Target for Announcer {
         self.outcome(&answer, claim, batch, notices)
     }
 
+    /// A notice is never set aside.
+    async fn standing(&self, _: &Partition) -> Result<ParkedKeys, Error> {
+        Ok(ParkedKeys::default())
+    }
+
     async fn report(&self, claim: &Claim, problem: &str) {
         let key = progress_key(&self.prefix, &self.group, &claim.partition);
         let Ok(mut connection) = self.connection().await else { return };

@@ -15,7 +15,7 @@ use schemas::selection::Item;
 use schemas::topic;
 use service::few;
 use service::http::Health;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +30,9 @@ use crate::persist::persist;
 use crate::published::{self, Followed, Taken};
 use crate::record::Partition;
 use crate::relational::Relational;
+use crate::resolver::Resolver;
 use crate::target::Target;
-use crate::worker::{Shared, Worker};
+use crate::worker::{Parkings, Shared, Worker};
 
 /// How often a topic is looked for that its source has not made yet.
 const TOPICS_INTERVAL: Duration = Duration::from_secs(1);
@@ -102,7 +103,7 @@ impl Run {
                 return Ok(());
             }
             let life = self.stop.child_token();
-            let parked = Arc::new(Notify::new());
+            let parked = Arc::<Parkings>::default();
             let mirror = Mirror {
                 group: self.group.name.clone(),
                 prefix: self.prefix.clone(),
@@ -114,15 +115,23 @@ impl Run {
                 create: self.group.dead_letter_topic_create,
                 stop: life.clone(),
             };
-            let mirror = tokio::spawn(mirror.run());
+            let resolver = Resolver {
+                group: self.group.name.clone(),
+                topics: taken.topics.iter().cloned().collect(),
+                target: target.clone(),
+                parked: parked.clone(),
+                stop: life.clone(),
+            };
+            let (mirror, resolver) = (tokio::spawn(mirror.run()), tokio::spawn(resolver.run()));
             let ended = self.live(&taken, &mut followed, target.clone(), admin.clone(), parked, &life).await;
             life.cancel();
-            let mirrored = mirror.await;
-            let died = |_| Error::Ended { group: self.group.name.clone(), part: "the mirror of parked events" };
+            let died = |part| move |_| Error::Ended { group: self.group.name.clone(), part };
+            let mirrored = mirror.await.map_err(died("the mirror of parked events"));
+            let ended_well = resolver.await.map_err(died("the resolver of parked events")).and(mirrored);
             if let Ended::Over = ended? {
-                return mirrored.map_err(died);
+                return ended_well;
             }
-            mirrored.map_err(died)?;
+            ended_well?;
         }
         Ok(())
     }
@@ -138,7 +147,7 @@ impl Run {
         let admin = self.admin()?;
         let mut followed = published::follow(self.kafka.clone(), &self.prefix, &self.group.name, self.stop.clone())?;
         while let Some(taken) = self.taken(&mut followed, &admin).await? {
-            let (life, parked) = (self.stop.child_token(), Arc::new(Notify::new()));
+            let (life, parked) = (self.stop.child_token(), Arc::<Parkings>::default());
             let ended = self.live(&taken, &mut followed, target.clone(), admin.clone(), parked, &life).await;
             life.cancel();
             if let Ended::Over = ended? {
@@ -209,7 +218,7 @@ impl Run {
         followed: &mut Followed,
         target: Arc<T>,
         admin: Arc<Admin>,
-        parked: Arc<Notify>,
+        parked: Arc<Parkings>,
         life: &CancellationToken,
     ) -> Result<Ended, Error> {
         let mut work = std::pin::pin!(self.work(taken, target, admin, parked, life));
@@ -237,7 +246,7 @@ impl Run {
         taken: &Taken,
         target: Arc<T>,
         admin: Arc<Admin>,
-        parked: Arc<Notify>,
+        parked: Arc<Parkings>,
         life: &CancellationToken,
     ) -> Result<Ended, Error> {
         let (commands, asked) = mpsc::channel();

@@ -3,6 +3,7 @@
 //!     consumer (thread) ──segments──▶ worker per partition ──batch──▶ relational: rows and progress in one transaction
 //!                                                          └─batch──▶ announce:   notices and progress in one script
 //!
+//! What could not be applied yet stands in the target, and is tried again (`resolver`) or settled by a person (`settle`).
 //! `record`, `batch`, `fold`, `shape`, `statement`, `parked`, `refused` decide and touch nothing; the rest touches and decides nothing.
 //! It knows nothing of how events come into being: what it needs to know of them is in `schemas`.
 
@@ -27,6 +28,8 @@ pub mod read;
 mod record;
 mod refused;
 mod relational;
+mod resolver;
+pub mod settle;
 mod shape;
 mod statement;
 mod target;

@@ -3,6 +3,7 @@
 //!     parked, mirrored_at null ──▶ topic ──acknowledged──▶ mirrored_at
 //!
 //! At least once, under the event's stable id. The parked row is the truth: while the topic is missing it waits there.
+//! What may still apply by itself is given a minute for that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,16 +12,15 @@ use kafka::admin::{Admin, NewTopic};
 use kafka::producer::{Plain, Record};
 use schemas::dead_letter::{DeadLetter, HEADER};
 use schemas::{CONTRACT, partition, topic};
-use serde::Deserialize;
-use serde_json::value::RawValue;
 use service::retry::{Backoff, Outage};
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::parked::Kept;
 use crate::relational::Relational;
+use crate::worker::Parkings;
 
 /// The most events that are published between two looks at the answers.
 const EVENTS_MAX: i64 = 200;
@@ -31,7 +31,9 @@ const UNMIRRORED: &str = "
 SELECT topic, part, off, position, class, record::text, cause, sqlstate, attempts,
        to_char(first_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'),
        to_char(last_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')
-FROM tributary.parked WHERE grp = $1 AND topic = ANY ($3) AND mirrored_at IS NULL ORDER BY topic, part, off LIMIT $2";
+FROM tributary.parked
+WHERE grp = $1 AND topic = ANY ($3) AND mirrored_at IS NULL AND (class = 'dead' OR first_at < now() - interval '1 minute')
+ORDER BY topic, part, off LIMIT $2";
 
 const MIRRORED: &str = "
 UPDATE tributary.parked p SET mirrored_at = now()
@@ -47,7 +49,7 @@ pub(crate) struct Mirror {
     pub(crate) kafka: kafka::Config,
     pub(crate) admin: Arc<Admin>,
     pub(crate) target: Arc<Relational>,
-    pub(crate) parked: Arc<Notify>,
+    pub(crate) parked: Arc<Parkings>,
     /// Whether a missing topic is created.
     pub(crate) create: bool,
     pub(crate) stop: CancellationToken,
@@ -57,16 +59,6 @@ pub(crate) struct Mirror {
 struct Letter {
     letter: DeadLetter,
     record: String,
-}
-
-/// The record of a parked event, as the sink wrote it.
-#[derive(Deserialize)]
-struct Kept<'a> {
-    #[serde(borrow)]
-    key: Option<&'a RawValue>,
-    #[serde(borrow)]
-    value: Option<&'a RawValue>,
-    headers: std::collections::BTreeMap<String, String>,
 }
 
 impl Mirror {
@@ -86,7 +78,7 @@ impl Mirror {
                     if mirrored > 0 {
                         tracing::info!(group = %self.group, events = mirrored, topic = %self.topic(), "mirrored parked events");
                     }
-                    let told = tokio::time::timeout(LOOK_INTERVAL, self.parked.notified());
+                    let told = tokio::time::timeout(LOOK_INTERVAL, self.parked.mirror.notified());
                     self.stop.run_until_cancelled(told).await.is_some()
                 }
                 Err(error) => {

@@ -68,6 +68,7 @@ struct Entry {
     position: Position,
     kind: Kind,
     schema: Option<Fingerprint>,
+    is_answer: bool,
     key: Option<Range<u32>>,
     value: Option<Range<u32>>,
     /// Headers that are neither position, seq, schema nor control, as members of a JSON object.
@@ -93,6 +94,8 @@ pub(crate) struct Record<'a> {
     pub(crate) position: Position,
     pub(crate) kind: Kind,
     pub(crate) schema: Option<Fingerprint>,
+    /// Whether it says how a row is that somebody asked for, whatever came before.
+    pub(crate) is_answer: bool,
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
     headers: &'a [u8],
@@ -137,7 +140,7 @@ impl Segment {
         value: Option<&[u8]>,
         headers: impl Iterator<Item = (&'h str, Option<&'h [u8]>)>,
     ) -> Result<(), header::Malformed> {
-        let (mut position, mut seq, mut schema, mut control) = (None, None, None, false);
+        let (mut position, mut seq, mut schema, mut control, mut is_answer) = (None, None, None, false, false);
         let before = self.bytes.len();
         for (name, text) in headers {
             match name {
@@ -146,6 +149,7 @@ impl Segment {
                 header::SCHEMA => schema = text,
                 header::CONTROL => control = true,
                 _ => {
+                    is_answer |= name == header::ANSWER;
                     self.bytes.push(b',');
                     value::write_string(name.as_bytes(), &mut self.bytes);
                     self.bytes.push(b':');
@@ -170,8 +174,17 @@ impl Segment {
         let schema = schema.and_then(|text| std::str::from_utf8(text).ok());
         let schema = schema.and_then(|text| u64::from_str_radix(text, 16).ok()).map(Fingerprint);
         let (key, value) = (self.copy(key), self.copy(value));
-        self.entries.push(Entry { offset, seq, position, kind, schema, key, value, headers });
+        self.entries.push(Entry { offset, seq, position, kind, schema, is_answer, key, value, headers });
         Ok(())
+    }
+
+    /// Copies one record of another segment in, with another value if there is one.
+    pub(crate) fn copy_from(&mut self, other: &Segment, index: usize, value: Option<&[u8]>) {
+        let record = other.record(index);
+        let headers = self.copy(Some(record.headers)).unwrap_or_default();
+        let (key, value) = (self.copy(record.key), self.copy(value.or(record.value)));
+        let Record { offset, seq, position, kind, schema, is_answer, .. } = record;
+        self.entries.push(Entry { offset, seq, position, kind, schema, is_answer, key, value, headers });
     }
 
     fn copy(&mut self, bytes: Option<&[u8]>) -> Option<Range<u32>> {
@@ -204,6 +217,7 @@ impl Segment {
             position: entry.position,
             kind: entry.kind,
             schema: entry.schema,
+            is_answer: entry.is_answer,
             key: entry.key.as_ref().map(at),
             value: entry.value.as_ref().map(at),
             headers: at(&entry.headers),

@@ -13,6 +13,9 @@ pub enum Refused {
     /// An update of some columns, of a row that is not there.
     #[error("the row is not there, and the event does not bring all of its columns")]
     NoRow,
+    /// The target's table is not made for the event.
+    #[error("{0}")]
+    Unfit(String),
 }
 
 impl Refused {
@@ -20,7 +23,7 @@ impl Refused {
     pub(crate) fn severity(&self) -> Severity {
         match self {
             Refused::Server(cause) => of_sql(cause),
-            Refused::NoRow => Severity::Undecided,
+            Refused::NoRow | Refused::Unfit(_) => Severity::Undecided,
         }
     }
 
@@ -39,7 +42,7 @@ impl Refused {
     pub(crate) fn sqlstate(&self) -> Option<String> {
         match self {
             Refused::Server(cause) => cause.as_database_error().and_then(|error| error.code()).map(Into::into),
-            Refused::NoRow => None,
+            Refused::NoRow | Refused::Unfit(_) => None,
         }
     }
 }

@@ -15,6 +15,7 @@ mod migrate;
 mod plan;
 mod pool;
 pub(crate) mod progress;
+pub(crate) mod resolve;
 mod truncate;
 
 use std::time::Duration;
@@ -38,7 +39,7 @@ use crate::statement::{Kind, Statement};
 use crate::target::{Claim, Claimed, Done, Outcome, Target};
 
 pub(crate) use catalog::Catalog;
-pub(crate) use plan::{Plan, control as decode_control, decode};
+pub(crate) use plan::{Plan, Rows, control as decode_control, decode};
 pub(crate) use pool::Pool;
 
 /// The longest that one attempt may take before the connection is taken for dead: TCP alone would wait for hours.
@@ -164,7 +165,7 @@ impl Relational {
     fn refused(&self, refused: Refused) -> Error {
         match refused {
             Refused::Server(cause) => self.failed("apply a batch", cause),
-            Refused::NoRow => unreachable!("a missing row is always the event's own matter"),
+            Refused::NoRow | Refused::Unfit(_) => unreachable!("always the event's own matter"),
         }
     }
 
@@ -208,8 +209,11 @@ impl Relational {
                 self.control(connection, &claim.partition, batch, control).await?;
                 None
             }
-            Plan::Rows { statements, behind, applied, skipped } => {
+            Plan::Rows(Rows { statements, behind, freed, applied, skipped }) => {
                 (done.applied, done.skipped) = (*applied, *skipped);
+                // Which keys stand still by then only the target knows.
+                done.unsure = !freed.is_empty();
+                progress::free(connection, &self.group, &claim.partition, freed).await.map_err(failed)?;
                 match self.write(connection, &claim.partition, statements).await? {
                     Write::Refused(refused) => Some(refused),
                     Write::Done { skipped } => {
@@ -322,6 +326,17 @@ impl Target for Relational {
             Ok(outcome)
         };
         self.within("apply a batch", work).await
+    }
+
+    async fn standing(&self, partition: &Partition) -> Result<ParkedKeys, Error> {
+        let work = async {
+            let mut lease = self.pool.get().await?;
+            let keys = progress::parked_keys(lease.connection(), &self.group, partition).await;
+            let keys = keys.map_err(|cause| self.failed("read the parked keys", cause))?;
+            lease.keep();
+            Ok(keys)
+        };
+        self.within("read the parked keys", work).await
     }
 
     async fn report(&self, claim: &Claim, problem: &str) {

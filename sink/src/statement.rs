@@ -10,11 +10,11 @@
 use std::fmt::Write;
 
 use postgres::quote;
-use schemas::TableName;
+use schemas::{Columns, TableName};
 
 use crate::array::TextArray;
 use crate::fold::{Cell, Fold, State, Wipe};
-use crate::shape::{ColumnKind, Shape};
+use crate::shape::{Column, ColumnKind, Shape};
 
 /// One statement over all rows that have the same columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +75,44 @@ fn of_fold(fold: &Fold<'_>) -> Vec<Statement> {
         groups.push(kind, &columns, columns.iter().map(|index| &cells[*index]));
     }
     groups.finish()
+}
+
+/// These keys as arrays, in the order of the shape's key.
+pub(crate) fn key_arrays(shape: &Shape, keys: &[Columns<'_>]) -> Vec<TextArray> {
+    let column = |(index, _): &(usize, String)| {
+        let mut array = TextArray::new();
+        keys.iter().for_each(|key| array.push(key.get(&shape.columns[*index].name).flatten()));
+        array
+    };
+    shape.key.iter().map(column).collect()
+}
+
+/// Takes the rows of these keys away.
+pub(crate) fn take_away(shape: &Shape, keys: Vec<TextArray>) -> Statement {
+    Statement { table: shape.table.clone(), kind: Kind::Delete, sql: delete(shape), arrays: keys }
+}
+
+/// Reads the rows of keys that are bound as [`key_arrays`], and locks them: the number of the key, from 1, and an object of the
+/// columns that somebody writes, each in PostgreSQL's own text (a cast to text would trim blanks).
+pub(crate) fn read(shape: &Shape) -> String {
+    let written: Vec<&Column> = shape.columns.iter().filter(|it| it.kind != ColumnKind::Generated).collect();
+    let names: Vec<String> = written.iter().map(|column| quote::literal(&column.name)).collect();
+    let text = |column: &&Column| {
+        let name = quote::identifier(&column.name);
+        format!("CASE WHEN t.{name} IS DISTINCT FROM NULL THEN pg_catalog.format('%s', t.{name}) END")
+    };
+    let texts: Vec<String> = written.iter().map(text).collect();
+    let width = shape.key.len();
+    let list = |item: fn(usize) -> String| (1..=width).map(item).collect::<Vec<_>>().join(", ");
+    format!(
+        "SELECT v.n, pg_catalog.json_object(ARRAY[{}]::text[], ARRAY[{}]::text[])::text FROM unnest({}) WITH ORDINALITY AS v({}, n) JOIN {} AS t ON {} FOR UPDATE OF t",
+        names.join(", "),
+        texts.join(", "),
+        list(|i| format!("${i}::text[]")),
+        list(|i| format!("c{i}")),
+        quote::table(&shape.table),
+        same_key(shape, key_place(shape)),
+    )
 }
 
 /// Rows that go into the same statement: few groups, so a search from the last one used is cheap.

@@ -34,6 +34,9 @@ pub(crate) trait Target: Send + Sync + 'static {
         parked: &ParkedKeys,
     ) -> impl Future<Output = Result<Outcome, Error>> + Send;
 
+    /// The keys of a partition of ours that stand still by now: others may have let some of them go on.
+    fn standing(&self, partition: &Partition) -> impl Future<Output = Result<ParkedKeys, Error>> + Send;
+
     /// Leaves word beside the progress of what keeps the partition from going on.
     fn report(&self, claim: &Claim, problem: &str) -> impl Future<Output = ()> + Send;
 }

@@ -10,7 +10,7 @@ mod attempts;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kafka::admin::Admin;
 use service::retry::Outage;
@@ -29,8 +29,24 @@ use crate::record::{Partition, Segment};
 use crate::target::{Claim, Claimed, Done, Outcome, Target};
 use attempts::{Attempts, Job, Settled};
 
+/// How often it is asked whether keys that stand still may go on.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How long a partition that somebody else claimed is left alone, if Kafka still says that it is ours.
 const YIELD: Duration = Duration::from_secs(10);
+
+/// Who is told when something was parked.
+#[derive(Debug, Default)]
+pub(crate) struct Parkings {
+    pub(crate) mirror: Notify,
+    pub(crate) resolver: Notify,
+}
+
+impl Parkings {
+    fn tell(&self) {
+        self.mirror.notify_one();
+        self.resolver.notify_one();
+    }
+}
 
 /// What all workers of a group share.
 #[derive(Debug)]
@@ -43,7 +59,7 @@ pub(crate) struct Shared<T> {
     /// Batches in memory at once: as many as connections, and as many made ready.
     pub(crate) slots: Arc<Semaphore>,
     /// Told when something was parked.
-    pub(crate) parked: Arc<Notify>,
+    pub(crate) parked: Arc<Parkings>,
 }
 
 /// The worker of one partition.
@@ -68,6 +84,8 @@ struct Claimant<'w, T: Target> {
     worker: &'w Worker<T>,
     claim: Claim,
     parked: Arc<ParkedKeys>,
+    /// When the target was last asked for them.
+    looked: Instant,
     progress: Progress,
     /// Whether the first record was looked at.
     checked: bool,
@@ -120,6 +138,7 @@ impl<T: Target> Worker<T> {
             worker: self,
             claim,
             parked: Arc::new(parked),
+            looked: Instant::now(),
             progress,
             checked: false,
             backlog: Backlog::new(progress),
@@ -253,6 +272,9 @@ impl<T: Target> Claimant<'_, T> {
 
     /// Makes the next batch ready if that is of use now, and sends one on its way if none is.
     async fn go_on(&mut self) -> Result<(), Error> {
+        if self.under_way.is_none() && !self.parked.is_empty() && self.looked.elapsed() >= LOOK_EVERY {
+            self.look_at_parked().await?;
+        }
         let limits = self.limits();
         if self.ready.is_none() && !self.backlog.is_empty() {
             let slots = &self.worker.shared.slots;
@@ -353,8 +375,21 @@ impl<T: Target> Claimant<'_, T> {
             keys.insert(parked.table.clone(), parked.key.clone(), parked.class);
         }
         self.parked = Arc::new(keys);
-        self.worker.shared.parked.notify_one();
+        self.worker.shared.parked.tell();
         self.prepare_again().await
+    }
+
+    /// Keys that stood still may go on, since they were resolved or by a person's word. Only we set aside more of them, so
+    /// what we believe to stand still and does not is the worst that can be, and it is found with the next look.
+    async fn look_at_parked(&mut self) -> Result<(), Error> {
+        let worker = self.worker;
+        let what = format!("read the parked keys of {}", worker.partition);
+        let read = || Box::pin(worker.shared.target.standing(&worker.partition));
+        if let Some(keys) = persist(what, &worker.stop, || read()).await? {
+            (self.parked, self.looked) = (Arc::new(keys), Instant::now());
+            self.prepare_again().await?;
+        }
+        Ok(())
     }
 
     /// A batch that was made ready before these keys stood still may hold events of theirs.

@@ -14,6 +14,7 @@ mod large;
 mod lists;
 mod neighbours;
 mod on_demand;
+mod parked;
 mod published_once;
 mod random;
 mod readers;

@@ -1,6 +1,6 @@
 //! `tributary snapshot start`: loads tables again, a range of one, or single rows by their keys.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
 
@@ -57,6 +57,25 @@ pub(crate) async fn run(configuration: &Configuration, arguments: SnapshotStart)
     }
     let is_refused = ordered.iter().any(|one| one.taken_up == Some(false));
     Ok(if is_refused { Outcome::Finding } else { Outcome::Fine })
+}
+
+/// Orders rows by the keys that records have, of several tables.
+pub(crate) async fn order_keys(
+    configuration: &Configuration,
+    by_table: BTreeMap<TableName, BTreeSet<String>>,
+    dry_run: bool,
+) -> Result<(), Failure> {
+    let desk = Desk::open(configuration, "dlq resync").await?;
+    let mut wishes = Vec::new();
+    for (name, keys) in by_table {
+        let (_, table) = desk.table(&name)?;
+        wishes.extend(desk.listed(table, keys)?);
+    }
+    for wish in wishes.into_iter().filter(|_| !dry_run) {
+        let id = ask::new_id();
+        desk.order(&Command { id: id.clone(), wish }, &id, false).await?;
+    }
+    Ok(())
 }
 
 impl Desk<'_> {
@@ -134,8 +153,13 @@ impl Desk<'_> {
         if all.is_empty() {
             return Err(Failure::Key { table: table.name.clone(), fault: "there is none".to_owned() });
         }
-        let count = all.len();
-        let parts = parts(all);
+        self.listed(table, all)
+    }
+
+    /// The messages that order keys of a table; none if they are more than the source keeps.
+    fn listed(&self, table: &Table, keys: BTreeSet<String>) -> Result<Vec<Wish>, Failure> {
+        let count = keys.len();
+        let parts = parts(keys);
         let asked: usize = parts.iter().map(|part| weight(part)).sum();
         if self.state.listed_bytes() + asked > LISTED_BYTES_MAX {
             return Err(Failure::ManyKeys {

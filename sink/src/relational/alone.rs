@@ -13,7 +13,7 @@ use schemas::TableName;
 use sqlx::Executor;
 use sqlx::postgres::PgConnection;
 
-use super::plan::{self, Change, Plan};
+use super::plan::{self, Change, Plan, Rows};
 use super::{Moved, Relational, Write, progress};
 use crate::batch::Batch;
 use crate::error::Error;
@@ -38,6 +38,8 @@ struct Stretch<'a> {
 enum Single {
     Applied,
     Skipped,
+    /// Applied in place of what was set aside of the key, which goes on.
+    Freed(TableName, Vec<u8>),
     Behind(Box<Parked>),
     Refused(TableName, Vec<u8>, Class, Refused),
 }
@@ -86,13 +88,15 @@ impl Stretch<'_> {
     async fn folded(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<bool, Error> {
         let (partition, relational) = (&self.claim.partition, self.relational);
         let plan = Plan::rows(partition, records.iter().copied(), &relational.catalog, &self.parked)?;
-        let Plan::Rows { statements, mut behind, applied, skipped } = plan else { return Ok(false) };
+        let Plan::Rows(Rows { statements, mut behind, freed, applied, skipped }) = plan else { return Ok(false) };
         self.savepoint(connection, "SAVEPOINT run").await?;
+        self.free(connection, &freed).await?;
         match relational.write(connection, partition, &statements).await? {
             Write::Done { skipped: missing } => {
                 self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
                 self.done.applied += applied.saturating_sub(missing);
                 self.done.skipped += skipped + missing;
+                self.freed(freed);
                 self.done.parked.append(&mut behind);
                 Ok(true)
             }
@@ -101,6 +105,22 @@ impl Stretch<'_> {
                 self.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
                 Ok(false)
             }
+        }
+    }
+
+    /// Forgets what was set aside of keys.
+    async fn free(&self, connection: &mut PgConnection, keys: &[(TableName, Vec<u8>)]) -> Result<(), Error> {
+        let (group, partition) = (&self.relational.group, &self.claim.partition);
+        let freed = progress::free(connection, group, partition, keys).await;
+        freed.map_err(|cause| self.relational.failed("forget what was parked", cause))
+    }
+
+    /// These keys go on from here.
+    fn freed(&mut self, keys: Vec<(TableName, Vec<u8>)>) {
+        for (table, key) in keys {
+            self.parked.remove(&table, &key);
+            self.done.parked.retain(|parked| parked.table != table || parked.key != key);
+            self.done.unsure = true;
         }
     }
 
@@ -137,10 +157,15 @@ impl Stretch<'_> {
         records: &[Record<'_>],
     ) -> Result<Option<(usize, Single)>, Error> {
         self.savepoint(connection, "SAVEPOINT run").await?;
-        let (mut applied, mut skipped, mut behind) = (0, 0, Vec::new());
+        let (mut applied, mut skipped, mut behind, mut freed) = (0, 0, Vec::<Parked>::new(), Vec::new());
         for (index, record) in records.iter().enumerate() {
-            match self.single(connection, *record).await? {
+            match self.single(connection, *record, &freed).await? {
                 Single::Applied => applied += 1,
+                Single::Freed(table, key) => {
+                    applied += 1;
+                    behind.retain(|parked| parked.table != table || parked.key != key);
+                    freed.push((table, key));
+                }
                 Single::Skipped => skipped += 1,
                 Single::Behind(parked) => behind.push(*parked),
                 refused @ Single::Refused(..) => {
@@ -152,11 +177,17 @@ impl Stretch<'_> {
         self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
         self.done.applied += applied;
         self.done.skipped += skipped;
+        self.freed(freed);
         self.done.parked.append(&mut behind);
         Ok(None)
     }
 
-    async fn single(&self, connection: &mut PgConnection, record: Record<'_>) -> Result<Single, Error> {
+    async fn single(
+        &self,
+        connection: &mut PgConnection,
+        record: Record<'_>,
+        freed: &[(TableName, Vec<u8>)],
+    ) -> Result<Single, Error> {
         if record.kind != Kind::Row {
             return Ok(Single::Skipped);
         }
@@ -168,10 +199,16 @@ impl Stretch<'_> {
         let mut fold = change.fold(partition, record, &relational.catalog)?;
         let table = fold.shape.table.clone();
         let key = plan::add(partition, record, &mut fold, change)?;
-        if let Some(class) = self.parked.get(&table, &key) {
+        let goes_on = |freed: &(TableName, Vec<u8>)| freed.0 == table && freed.1 == *key;
+        let class = self.parked.get(&table, &key).filter(|_| !freed.iter().any(goes_on));
+        if let Some(class) = class.filter(|_| !record.is_answer) {
             return Ok(Single::Behind(Box::new(Parked::behind(record, &table, &key, class))));
         }
+        if class.is_some() {
+            self.free(connection, &[(table.clone(), key.to_vec())]).await?;
+        }
         let refused = match relational.write(connection, partition, &statements(&[fold])).await? {
+            Write::Done { .. } if class.is_some() => return Ok(Single::Freed(table, key.into_owned())),
             Write::Done { skipped: 0 } => return Ok(Single::Applied),
             Write::Done { .. } => return Ok(Single::Skipped),
             Write::Refused(refused) => refused,

@@ -23,10 +23,22 @@ use crate::statement::{Statement, statements};
 pub(crate) enum Plan {
     /// One control event.
     Control(Control),
-    /// Rows: these statements, and these events parked behind others of their keys.
-    Rows { statements: Vec<Statement>, behind: Vec<Parked>, applied: u64, skipped: u64 },
+    /// Rows.
+    Rows(Rows),
     /// Rows of a table whose equal keys can differ in text: nothing may be folded.
     OneByOne,
+}
+
+/// What rows come to.
+#[derive(Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) statements: Vec<Statement>,
+    /// Events that are parked behind others of their keys.
+    pub(crate) behind: Vec<Parked>,
+    /// Keys that stood still and go on: an answer says how their rows are, whatever was set aside of them.
+    pub(crate) freed: Vec<(TableName, Vec<u8>)>,
+    pub(crate) applied: u64,
+    pub(crate) skipped: u64,
 }
 
 impl Plan {
@@ -49,16 +61,15 @@ impl Plan {
         catalog: &Catalog,
         parked: &ParkedKeys,
     ) -> Result<Plan, Error> {
-        let (mut folds, mut behind): (Vec<Fold<'_>>, Vec<Parked>) = (Vec::new(), Vec::new());
-        let (mut applied, mut skipped) = (0, 0);
+        let (mut folds, mut rows): (Vec<Fold<'_>>, Rows) = (Vec::new(), Rows::default());
         for record in records {
             if record.kind != Kind::Row {
-                skipped += 1;
+                rows.skipped += 1;
                 continue;
             }
             let change = Change::of(partition, record)?;
             let Some(index) = index(partition, record, &mut folds, catalog, &change)? else {
-                skipped += 1;
+                rows.skipped += 1;
                 continue;
             };
             let Change { event, key } = change;
@@ -67,14 +78,21 @@ impl Plan {
                 return Ok(Plan::OneByOne);
             }
             let canonical = fold.shape.canonical(key).map_err(|cause| decode(partition, record, cause))?;
-            if let Some(class) = parked.get(&fold.shape.table, &canonical) {
-                behind.push(Parked::behind(record, &fold.shape.table, &canonical, class));
-                continue;
+            let table = &fold.shape.table;
+            let is_of = |freed: &(TableName, Vec<u8>)| freed.0 == *table && freed.1 == *canonical;
+            if let Some(class) = parked.get(table, &canonical).filter(|_| !rows.freed.iter().any(is_of)) {
+                if !record.is_answer {
+                    rows.behind.push(Parked::behind(record, table, &canonical, class));
+                    continue;
+                }
+                rows.behind.retain(|parked| parked.table != *table || parked.key != *canonical);
+                rows.freed.push((table.clone(), canonical.to_vec()));
             }
             fold.add(canonical, key, event).map_err(|cause| unfit(partition, record, cause))?;
-            applied += 1;
+            rows.applied += 1;
         }
-        Ok(Plan::Rows { statements: statements(&folds), behind, applied, skipped })
+        rows.statements = statements(&folds);
+        Ok(Plan::Rows(rows))
     }
 }
 

@@ -104,10 +104,10 @@ pub(super) async fn park(
     if parked.is_empty() {
         return Ok(());
     }
-    let sql = "INSERT INTO tributary.parked (grp, topic, part, off, tbl, key, position, class, record, cause, sqlstate)
-               SELECT $1, $2, $3, off, tbl, key, position, class, record::json, cause, sqlstate
-               FROM unnest($4::int8[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[])
-                 AS v(off, tbl, key, position, class, record, cause, sqlstate)
+    let sql = "INSERT INTO tributary.parked (grp, topic, part, off, tbl, key, position, class, record, cause, sqlstate, attempts)
+               SELECT $1, $2, $3, off, tbl, key, position, class, record::json, cause, sqlstate, attempts
+               FROM unnest($4::int8[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::int4[])
+                 AS v(off, tbl, key, position, class, record, cause, sqlstate, attempts)
                ON CONFLICT (grp, topic, part, off) DO NOTHING";
     let text = |of: fn(&Parked) -> String| parked.iter().map(of).collect::<Vec<_>>();
     of_partition(sqlx::query(sql), group, partition)
@@ -119,6 +119,27 @@ pub(super) async fn park(
         .bind(text(|it| it.record.clone()))
         .bind(text(|it| it.cause.clone()))
         .bind(parked.iter().map(|it| it.sqlstate.clone()).collect::<Vec<_>>())
+        .bind(parked.iter().map(|it| it.attempts).collect::<Vec<_>>())
+        .execute(connection)
+        .await
+        .map(drop)
+}
+
+/// Forgets what was set aside of keys.
+pub(super) async fn free(
+    connection: &mut PgConnection,
+    group: &str,
+    partition: &Partition,
+    keys: &[(TableName, Vec<u8>)],
+) -> Result<(), sqlx::Error> {
+    if keys.is_empty() {
+        return Ok(());
+    }
+    let sql = "DELETE FROM tributary.parked p USING unnest($4::text[], $5::text[]) v (tbl, key)
+               WHERE p.grp = $1 AND p.topic = $2 AND p.part = $3 AND p.tbl = v.tbl AND p.key = v.key";
+    of_partition(sqlx::query(sql), group, partition)
+        .bind(keys.iter().map(|(table, _)| table.to_string()).collect::<Vec<_>>())
+        .bind(keys.iter().map(|(_, key)| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>())
         .execute(connection)
         .await
         .map(drop)

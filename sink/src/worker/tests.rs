@@ -26,6 +26,8 @@ struct Scripted {
     answers: Mutex<VecDeque<Answer>>,
     /// Each attempt: the numbers of its records, and how many keys stood still when it was prepared.
     attempts: Mutex<Vec<(Vec<u64>, usize)>>,
+    /// What it says of keys that stand still, when it is asked.
+    standing: Mutex<ParkedKeys>,
 }
 
 fn silent() -> Error {
@@ -66,6 +68,10 @@ impl Target for Scripted {
         }
     }
 
+    async fn standing(&self, _: &Partition) -> Result<ParkedKeys, Error> {
+        Ok(self.standing.lock().expect("no panic").clone())
+    }
+
     async fn report(&self, _: &Claim, _: &str) {}
 }
 
@@ -92,7 +98,7 @@ fn worker(answers: Vec<Answer>) -> Worker<Scripted> {
         admin: Arc::new(Admin::connect(&kafka).expect("a client connects with its first question")),
         commands: std::sync::mpsc::channel().0,
         slots: Arc::new(Semaphore::new(2)),
-        parked: Arc::new(Notify::new()),
+        parked: Arc::default(),
     };
     let partition = Partition { topic: "p.shop.t".into(), number: 0 };
     Worker { shared: Arc::new(shared), partition, stop: CancellationToken::new(), done: Arc::new(AtomicI64::new(-1)) }

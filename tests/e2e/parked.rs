@@ -1,0 +1,215 @@
+//! What the target does not take: values that rows hand to each other in other partitions, and what a person settles.
+
+use std::time::Duration;
+
+use harness::World;
+use harness::process::{Output, Part, Tributary};
+use harness::servers::Role;
+use harness::table::Table;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+const READY_WITHIN: Duration = Duration::from_secs(90);
+/// How long it may take after the last event until all that stood still has gone on.
+const SETTLED_WITHIN: Duration = Duration::from_secs(60);
+
+/// One holder for each seat, and a note that is not in the stream unless it is changed.
+fn seats() -> Table {
+    Table::new("public.seats", &["id"], "id bigint PRIMARY KEY, holder text UNIQUE, note text")
+        .after("ALTER TABLE {table} ALTER note SET STORAGE EXTERNAL")
+}
+
+/// A transaction that hands holders round. `ids` are the seats that there are.
+fn hand_round(random: &mut ChaCha8Rng, ids: &mut Vec<i64>, fresh: &mut i64) -> String {
+    let mut some = ids.clone();
+    let mut draw = || some.swap_remove(random.random_range(0..some.len()));
+    let (a, b, c) = (draw(), draw(), draw());
+    match random.random_range(0..10) {
+        // Two seats exchange their holders, or three.
+        0..4 => format!(
+            "BEGIN; CREATE TEMP TABLE h ON COMMIT DROP AS SELECT id, holder FROM seats WHERE id IN ({a}, {b});
+             UPDATE seats SET holder = NULL WHERE id = {a};
+             UPDATE seats SET holder = (SELECT holder FROM h WHERE id = {a}) WHERE id = {b};
+             UPDATE seats SET holder = (SELECT holder FROM h WHERE id = {b}) WHERE id = {a}; COMMIT"
+        ),
+        4..6 => format!(
+            "BEGIN; CREATE TEMP TABLE h ON COMMIT DROP AS SELECT id, holder FROM seats WHERE id IN ({a}, {b}, {c});
+             UPDATE seats SET holder = NULL WHERE id IN ({a}, {b}, {c});
+             UPDATE seats SET holder = (SELECT holder FROM h WHERE id = {a}) WHERE id = {b};
+             UPDATE seats SET holder = (SELECT holder FROM h WHERE id = {b}) WHERE id = {c};
+             UPDATE seats SET holder = (SELECT holder FROM h WHERE id = {c}) WHERE id = {a}; COMMIT"
+        ),
+        // One goes, and another has its holder.
+        6..8 => {
+            *fresh += 1;
+            ids.retain(|id| *id != a);
+            ids.push(*fresh);
+            format!(
+                "BEGIN; CREATE TEMP TABLE h ON COMMIT DROP AS SELECT holder FROM seats WHERE id = {a};
+                 DELETE FROM seats WHERE id = {a};
+                 INSERT INTO seats SELECT {fresh}, holder, repeat('note {fresh} ', 300) FROM h; COMMIT"
+            )
+        }
+        // It is called otherwise.
+        8 => {
+            *fresh += 1;
+            ids.retain(|id| *id != a);
+            ids.push(*fresh);
+            format!("UPDATE seats SET id = {fresh} WHERE id = {a}")
+        }
+        _ => format!("UPDATE seats SET note = repeat('another {a} ', 300) WHERE id = {a}"),
+    }
+}
+
+/// Unique values pass from row to row in other partitions, in circles too, while the sink dies: in the end nothing stands still.
+#[tokio::test(flavor = "multi_thread")]
+async fn values_that_rows_hand_to_each_other_arrive_in_every_partition() {
+    let mut world = World::builder().table(seats()).start().await;
+    world.expect_log("parked an event");
+    // Two partitions that are at each other's values at the same time.
+    world.expect_log("deadlock detected");
+    // Small batches: so partitions are far apart.
+    world.configuration.set("groups.rdb.batch_rows_max", 20);
+    world
+        .in_source(
+            "INSERT INTO seats SELECT i, 'holder ' || i, repeat('note ' || i, 300) FROM generate_series(1, 60) i",
+        )
+        .await;
+    let mut source = world.start(Part::Source);
+    let mut sink = world.start(Part::Sink);
+    source.ready(READY_WITHIN).await.expect("it streams");
+    world.until_equal().await;
+    let mut random = ChaCha8Rng::seed_from_u64(world.seed);
+    let (mut ids, mut fresh) = ((1..=60).collect::<Vec<i64>>(), 1_000);
+    let client = world.source(Role::Superuser).await;
+    for round in 0..6 {
+        for _ in 0..250 {
+            let sql = hand_round(&mut random, &mut ids, &mut fresh);
+            client.batch_execute(&sql).await.unwrap_or_else(|cause| panic!("{sql}: {cause}"));
+        }
+        if round % 2 == 0 {
+            sink.kill9().await.expect("it is killed");
+            sink.restart().expect("it starts again");
+        }
+    }
+    let parked = sink.log().matches("parked an event").count();
+    println!("{parked} events were set aside");
+    assert!(parked > 0, "nothing was ever in the way, so nothing is proven");
+    let target = world.target(Role::Superuser).await;
+    world
+        .until("nothing stands still", SETTLED_WITHIN, async || {
+            let left = "SELECT (SELECT count(*) FROM tributary.parked), (SELECT count(*) FROM seats)";
+            let row = target.query_one(left, &[]).await.map_err(|cause| cause.to_string())?;
+            let (left, seats): (i64, i64) = (row.get(0), row.get(1));
+            if left == 0 && seats == 60 { Ok(()) } else { Err(format!("{left} parked, {seats} seats")) }
+        })
+        .await;
+    world.until_equal().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    sink.stop().await.expect("it ends");
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+fn users() -> Table {
+    Table::new("public.users", &["id"], "id bigint PRIMARY KEY, name text, note text")
+}
+
+/// A world in which the target takes no name that is 'bad', and rows that were copied.
+async fn picky() -> (World, Tributary) {
+    let mut world = World::builder().table(users()).start().await;
+    world.expect_log("parked an event");
+    world.expect_log("can never apply");
+    world.in_source("INSERT INTO users SELECT i, 'u' || i, 'n' FROM generate_series(1, 50) i").await;
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world.until_equal().await;
+    refuse_bad(&world).await;
+    (world, run)
+}
+
+async fn refuse_bad(world: &World) {
+    world.in_target("ALTER TABLE users ADD CONSTRAINT picky CHECK (name <> 'bad')").await;
+}
+
+/// Updates a row, one event after the other, until so many events of it are parked.
+async fn park(world: &World, id: i64, names: &[&str]) {
+    let target = world.target(Role::Superuser).await;
+    for (n, name) in names.iter().enumerate() {
+        world.in_source(&format!("UPDATE users SET name = '{name}' WHERE id = {id}")).await;
+        world
+            .until("it is set aside", READY_WITHIN, async || {
+                let sql = "SELECT count(*) FROM tributary.parked WHERE key = $1";
+                let row = target.query_one(sql, &[&format!(r#"{{"id":{id}}}"#)]).await;
+                let count: i64 = row.map_err(|cause| cause.to_string())?.get(0);
+                if count == n as i64 + 1 { Ok(()) } else { Err(format!("{count} are")) }
+            })
+            .await;
+    }
+}
+
+/// Where the events of a row are parked.
+async fn places(world: &World, id: i64) -> Vec<String> {
+    let list = world.command(&["dlq", "list", "--json"]).await;
+    let list: serde_json::Value = serde_json::from_str(&list.stdout).expect("JSON");
+    let events = list["events"].as_array().expect("a list").iter();
+    let of_row = events.filter(|event| event["key"] == format!(r#"{{"id":{id}}}"#));
+    of_row.map(|event| event["place"].as_str().expect("a place").to_owned()).collect()
+}
+
+async fn settle(world: &World, arguments: &[&str]) -> Output {
+    world.command(&[&["dlq"], arguments].concat()).await
+}
+
+/// Tried again once the cause is mended, fetched anew, or given up: each leaves the right row, and the key goes on.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_settles_what_was_set_aside() {
+    let (world, mut run) = picky().await;
+
+    // Too early, and then with the cause mended.
+    park(&world, 7, &["bad", "bad"]).await;
+    let place = places(&world, 7).await[0].clone();
+    let refused = settle(&world, &["retry", &place]).await;
+    assert!(refused.code == Some(1) && refused.stdout.contains("picky"), "{refused:?}");
+    let meant = settle(&world, &["retry", "--all", "--dry-run"]).await;
+    assert!(meant.code == Some(0) && meant.stdout.contains("2 events would be meant"), "{meant:?}");
+    world.in_target("ALTER TABLE users DROP CONSTRAINT picky").await;
+    let applied = settle(&world, &["retry", "--all", "--table", "public.users"]).await;
+    assert!(applied.code == Some(0) && applied.stdout.contains("nothing is parked"), "{applied:?}");
+    world.until_equal().await;
+    world.in_source("UPDATE users SET name = 'on it goes' WHERE id = 7").await;
+    world.until_equal().await;
+
+    // As the rows are by now: one is another, one is gone.
+    refuse_bad(&world).await;
+    park(&world, 8, &["bad", "good"]).await;
+    park(&world, 9, &["bad"]).await;
+    world.in_source("DELETE FROM users WHERE id = 9").await;
+    let fetched = settle(&world, &["resync", "--all"]).await;
+    assert_eq!(fetched.code, Some(0), "{fetched:?}\n{}", run.tail());
+    world.until_equal().await;
+
+    // Given up: what stood behind it goes on.
+    park(&world, 10, &["bad", "fine"]).await;
+    let place = places(&world, 10).await[0].clone();
+    let given_up = settle(&world, &["discard", &place, "--json"]).await;
+    assert_eq!(given_up.code, Some(0), "{given_up:?}");
+    world.until_equal().await;
+
+    // And what is alone leaves the row as it stands.
+    park(&world, 11, &["bad"]).await;
+    let place = places(&world, 11).await[0].clone();
+    assert_eq!(settle(&world, &["discard", &place]).await.code, Some(0));
+    let target = world.target(Role::Superuser).await;
+    let name: String = target.query_one("SELECT name FROM users WHERE id = 11", &[]).await.expect("a row").get(0);
+    assert_eq!(name, "u11");
+    world.in_source("UPDATE users SET name = 'again' WHERE id = 11").await;
+    world.until_equal().await;
+
+    let gone = settle(&world, &["retry", &place]).await;
+    assert!(gone.code == Some(2) && gone.stderr.contains("nothing is parked at"), "{gone:?}");
+    let nothing = settle(&world, &["discard", "--all"]).await;
+    assert!(nothing.code == Some(0) && nothing.stdout.contains("Nothing is parked"), "{nothing:?}");
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
