@@ -40,6 +40,8 @@ pub struct Group {
     pub tables: Selection,
     /// What happens to an event that cannot be applied.
     pub on_error: OnError,
+    /// The most events that may be set aside: beyond that it is no matter of single rows any more, and the group stops.
+    pub parked_rows_max: u32,
     /// The most events in one batch.
     pub batch_rows_max: usize,
     /// The most bytes in one batch, but for a single larger event.
@@ -97,7 +99,7 @@ pub enum OnError {
     /// It is set aside, with its key's later events behind it.
     #[default]
     Park,
-    /// The group stops.
+    /// The group stops, unless other events may make it possible still.
     Stop,
 }
 
@@ -221,6 +223,7 @@ impl Group {
             name,
             tables,
             on_error: section.parsed("on_error").unwrap_or_default(),
+            parked_rows_max: section.within("parked_rows_max", 100_000, 1..=100_000_000),
             batch_rows_max: section.within("batch_rows_max", rows, 1..=50_000),
             batch_bytes_max,
             fetch_bytes_max: section.within("fetch_bytes_max", 48 << 20, 1 << 20..=4 << 30),

@@ -159,6 +159,28 @@ pub enum Error {
         found: Vec<String>,
     },
 
+    /// More is set aside than single rows account for.
+    #[error(
+        "the group {group} has set aside more than {max} events: `tributary dlq list --group {group}` shows why; mend the cause and `tributary dlq retry --all --group {group}` while a sink runs with a higher groups.{group}.parked_rows_max"
+    )]
+    ManyParked {
+        /// The group.
+        group: String,
+        /// How many may be.
+        max: u32,
+    },
+
+    /// Events that were to be possible with others are not, and the group is told to stop then.
+    #[error(
+        "{keys} keys of the group {group} stand still at events that can never apply: `tributary dlq list --group {group}` shows why; settle them, or set groups.{group}.on_error = \"park\" to go on beside them"
+    )]
+    Dead {
+        /// The group.
+        group: String,
+        /// How many.
+        keys: usize,
+    },
+
     /// An event cannot be applied, and the group is told to stop then.
     #[error(
         "cannot apply {partition} offset {offset} to {table}, and on_error = \"stop\": mend the target or the value, or let it be set aside with on_error = \"park\""

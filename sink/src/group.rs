@@ -116,7 +116,7 @@ impl Run {
                 stop: life.clone(),
             };
             let resolver = Resolver {
-                group: self.group.name.clone(),
+                group: self.group.clone(),
                 topics: taken.topics.iter().cloned().collect(),
                 target: target.clone(),
                 parked: parked.clone(),
@@ -125,9 +125,10 @@ impl Run {
             let (mirror, resolver) = (tokio::spawn(mirror.run()), tokio::spawn(resolver.run()));
             let ended = self.live(&taken, &mut followed, target.clone(), admin.clone(), parked, &life).await;
             life.cancel();
-            let died = |part| move |_| Error::Ended { group: self.group.name.clone(), part };
-            let mirrored = mirror.await.map_err(died("the mirror of parked events"));
-            let ended_well = resolver.await.map_err(died("the resolver of parked events")).and(mirrored);
+            let died = |part| Error::Ended { group: self.group.name.clone(), part };
+            let mirrored = mirror.await.map_err(|_| died("the mirror of parked events"));
+            let resolved = resolver.await.unwrap_or_else(|_| Err(died("the resolver of parked events")));
+            let ended_well = resolved.and(mirrored);
             if let Ended::Over = ended? {
                 return ended_well;
             }

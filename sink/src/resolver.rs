@@ -10,6 +10,8 @@ use std::time::Duration;
 use service::retry::{Backoff, Outage};
 use tokio_util::sync::CancellationToken;
 
+use crate::config::{Group, OnError};
+use crate::error::Error;
 use crate::relational::Relational;
 use crate::relational::resolve::Resolved;
 use crate::worker::Parkings;
@@ -21,7 +23,7 @@ const LOOK_MAX: Duration = Duration::from_secs(8);
 
 /// The resolver of one group.
 pub(crate) struct Resolver {
-    pub(crate) group: String,
+    pub(crate) group: Group,
     /// The group's topics: another prefix may keep a group of the same name in this target.
     pub(crate) topics: Vec<String>,
     pub(crate) target: Arc<Relational>,
@@ -30,17 +32,29 @@ pub(crate) struct Resolver {
 }
 
 impl Resolver {
-    /// Looks until stopped. Nothing that happens here keeps the group from working.
-    pub(crate) async fn run(self) {
-        let mut outage = Outage::new(format!("try parked events of group {} again", self.group));
+    /// Looks until stopped. The group stops with it where that is what it is told to do.
+    pub(crate) async fn run(self) -> Result<(), Error> {
+        let ended = self.look().await;
+        self.stop.cancel();
+        ended
+    }
+
+    async fn look(&self) -> Result<(), Error> {
+        let mut outage = Outage::new(format!("try parked events of group {} again", self.group.name));
         let (mut backoff, mut rest) = (Backoff::new(), LOOK_EVERY);
         loop {
-            let looked = match self.stop.run_until_cancelled(self.target.resolve(&self.topics)).await {
-                None => return,
+            let looked = match self.stop.run_until_cancelled(self.resolve()).await {
+                None => return Ok(()),
                 Some(looked) => looked,
             };
             let go_on = match looked {
-                Ok(resolved) => {
+                Ok((_, true)) => {
+                    return Err(Error::ManyParked { group: self.group.name.clone(), max: self.group.parked_rows_max });
+                }
+                Ok((Resolved { dead, .. }, _)) if dead > 0 && self.group.on_error == OnError::Stop => {
+                    return Err(Error::Dead { group: self.group.name.clone(), keys: dead });
+                }
+                Ok((resolved, false)) => {
                     outage.over();
                     backoff.reset();
                     self.tell(resolved);
@@ -57,13 +71,19 @@ impl Resolver {
                 }
             };
             if !go_on {
-                return;
+                return Ok(());
             }
         }
     }
 
+    /// What came of one look, and whether too much is set aside.
+    async fn resolve(&self) -> Result<(Resolved, bool), Error> {
+        let resolved = self.target.resolve(&self.topics).await?;
+        Ok((resolved, self.target.has_many_parked(&self.topics, self.group.parked_rows_max).await?))
+    }
+
     fn tell(&self, Resolved { events, left, dead }: Resolved) {
-        let group = &self.group;
+        let group = &self.group.name;
         if events > 0 {
             tracing::info!(%group, events, left, "applied events that had been set aside");
         }

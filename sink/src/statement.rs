@@ -283,6 +283,19 @@ mod tests {
     }
 
     #[test]
+    fn rows_are_read_whole_and_taken_away_by_their_keys() {
+        let mut table = table(&[("id", "bigint", 20), ("It's", "text", 25), ("g", "integer", 23)], 1);
+        table.columns[2].kind = ColumnKind::Generated;
+        let shape = shape(&table);
+        let key = Columns::decode(br#"{"id":1}"#).expect("a key");
+        let away = take_away(&shape, key_arrays(&shape, &[key]));
+        insta::assert_snapshot!(format!("{}\n{} {}", read(&shape), away.rows(), away.sql), @r#"
+        SELECT v.n, pg_catalog.json_object(ARRAY['id', 'It''s']::text[], ARRAY[CASE WHEN t."id" IS DISTINCT FROM NULL THEN pg_catalog.format('%s', t."id") END, CASE WHEN t."It's" IS DISTINCT FROM NULL THEN pg_catalog.format('%s', t."It's") END]::text[])::text FROM unnest($1::text[]) WITH ORDINALITY AS v(c1, n) JOIN "shop"."t" AS t ON t."id" OPERATOR(pg_catalog.=) v.c1::bigint FOR UPDATE OF t
+        1 DELETE FROM "shop"."t" AS t USING unnest($1::text[]) AS v(c1) WHERE t."id" OPERATOR(pg_catalog.=) v.c1::bigint
+        "#);
+    }
+
+    #[test]
     fn a_key_alone_and_a_key_that_can_be_equal_and_yet_differ() {
         let alone = table(&[("n", "numeric", 1700), ("c", "bpchar", 1042), ("g", "integer", 23)], 2);
         insta::assert_snapshot!(sql(&alone, &[(r#"{"n":"1.0","c":"a"}"#, r#"{"op":"c","after":{"n":"1.0","c":"a"}}"#)]), @r#"

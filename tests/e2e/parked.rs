@@ -178,6 +178,26 @@ async fn settle(world: &World, arguments: &[&str]) -> Output {
     world.command(&[&["dlq"], arguments].concat()).await
 }
 
+/// What concerns many rows is no matter of single rows: somebody has to look.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_group_stops_where_more_is_set_aside_than_may_be() {
+    let (mut world, mut run) = picky().await;
+    run.stop().await.expect("it ends");
+    world.expect_log("ERROR");
+    world.configuration.set("groups.rdb.parked_rows_max", 10);
+    let mut source = world.start(Part::Source);
+    source.ready(READY_WITHIN).await.expect("it streams");
+    let mut sink = world.start(Part::Sink);
+    park(&world, 7, &["bad"]).await;
+    assert!(sink.ended().is_none(), "one is no reason");
+    world.in_source("UPDATE users SET name = 'bad' WHERE id > 20").await;
+    let status = sink.ends(READY_WITHIN).await.expect("it ends by itself");
+    assert_eq!(status.code(), Some(2), "{}", sink.tail());
+    assert!(sink.log().contains("has set aside more than 10 events"), "{}", sink.tail());
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 /// Tried again once the cause is mended, fetched anew, or given up: each leaves the right row, and the key goes on.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_person_settles_what_was_set_aside() {

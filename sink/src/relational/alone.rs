@@ -227,7 +227,7 @@ impl Stretch<'_> {
         class: Class,
         refused: Refused,
     ) -> Result<(), Error> {
-        if self.relational.on_error == super::OnError::Stop {
+        if class == Class::Dead && self.relational.on_error == super::OnError::Stop {
             let (partition, offset) = (self.claim.partition.clone(), record.offset);
             return Err(Error::Apply { partition, offset, table, cause: refused });
         }

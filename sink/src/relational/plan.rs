@@ -169,3 +169,56 @@ pub(super) fn add<'a>(
     fold.add(key.clone(), change.key, change.event).map_err(|cause| unfit(partition, record, cause))?;
     Ok(key)
 }
+
+#[cfg(test)]
+mod tests {
+    use schemas::Selection;
+
+    use super::*;
+    use crate::parked::Class;
+    use crate::record::Segment;
+    use crate::shape::tests::table;
+
+    const SOURCE: &str = r#""source":{"connector":"tributary","name":"s","db":"s","schema":"shop","table":"t","lsn":1,"txId":1,"ts_ms":1,"snapshot":"false","sequence":"[]"},"ts_ms":1}"#;
+
+    fn catalog() -> Catalog {
+        let table = table(&[("id", "bigint", 20), ("a", "text", 25)], 1);
+        let catalog = Catalog::new(Selection::new(vec!["shop.t".parse().expect("an item")]));
+        let name = table.name.clone();
+        catalog.set(std::slice::from_ref(&name), [(name.clone(), table)].into());
+        catalog
+    }
+
+    /// Changes of keys, each with whether it is an answer.
+    fn rows(events: &[(u8, bool)], parked: &ParkedKeys) -> Rows {
+        let mut segment = Segment::default();
+        for (n, (id, is_answer)) in events.iter().enumerate() {
+            let (key, value) =
+                (format!(r#"{{"id":{id}}}"#), format!(r#"{{"op":"r","after":{{"id":{id},"a":"{n}"}},{SOURCE}"#));
+            let position = format!("{n:016X}.{n:016X}.00000001");
+            let seq = (n + 1).to_string();
+            let headers = [("position", position.as_str()), ("seq", seq.as_str()), ("answer", "l1")];
+            let headers = headers[..if *is_answer { 3 } else { 2 }].iter();
+            let headers = headers.map(|(name, text)| (*name, Some(text.as_bytes())));
+            segment.push(n as i64, Some(key.as_bytes()), Some(value.as_bytes()), headers).expect("a good record");
+        }
+        let records = (0..segment.len()).map(|index| segment.record(index));
+        let partition = Partition { topic: "t".into(), number: 0 };
+        match Plan::rows(&partition, records, &catalog(), parked).expect("events that fit") {
+            Plan::Rows(rows) => rows,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_answer_takes_the_place_of_what_is_set_aside_of_its_key() {
+        let mut parked = ParkedKeys::default();
+        let name = TableName::new("shop", "t");
+        parked.insert(name.clone(), br#"{"id":1}"#.to_vec(), Class::Dead);
+        parked.insert(name.clone(), br#"{"id":2}"#.to_vec(), Class::Dead);
+        let rows = rows(&[(1, false), (2, false), (1, true), (1, false), (3, true)], &parked);
+        assert_eq!(rows.freed, [(name, br#"{"id":1}"#.to_vec())], "the third key did not stand still");
+        assert_eq!(rows.behind.iter().map(|it| (it.offset, it.attempts)).collect::<Vec<_>>(), [(1, 0)]);
+        assert_eq!((rows.applied, rows.statements.iter().map(Statement::rows).sum::<usize>()), (3, 2));
+    }
+}

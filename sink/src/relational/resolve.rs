@@ -62,6 +62,10 @@ UPDATE tributary.parked p SET attempts = attempts + 1, last_at = now(), class = 
 FROM unnest($2::text[], $3::int4[], $4::int8[], $5::text[], $6::text[], $7::text[]) v (topic, part, off, class, cause, sqlstate)
 WHERE p.grp = $1 AND p.topic = v.topic AND p.part = v.part AND p.off = v.off";
 
+/// Whether more is set aside than may be.
+const MANY: &str = "
+SELECT count(*) > $3 FROM (SELECT FROM tributary.parked WHERE grp = $1 AND topic = ANY ($2) LIMIT $3 + 1) p";
+
 /// What came of one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resolved {
@@ -101,6 +105,19 @@ impl Relational {
             Ok(resolved)
         };
         self.within("try parked events again", work).await
+    }
+
+    /// Whether more than so many events of these topics are set aside.
+    pub(crate) async fn has_many_parked(&self, topics: &[String], max: u32) -> Result<bool, Error> {
+        let work = async {
+            let mut lease = self.pool.get().await?;
+            let asked = sqlx::query(MANY).bind(&self.group).bind(topics).bind(i64::from(max));
+            let row = asked.fetch_one(lease.connection()).await;
+            let is_many = row.map_err(|cause| self.failed("count parked events", cause))?.get(0);
+            lease.keep();
+            Ok(is_many)
+        };
+        self.within("count parked events", work).await
     }
 
     async fn resolve_within(&self, connection: &mut PgConnection, topics: &[String]) -> Result<Resolved, Error> {

@@ -83,6 +83,7 @@ fn worker(answers: Vec<Answer>) -> Worker<Scripted> {
         to: To::Postgres,
         tables: schemas::Selection::default(),
         on_error: OnError::Park,
+        parked_rows_max: 100,
         batch_rows_max: 2,
         batch_bytes_max: 1 << 20,
         fetch_bytes_max: 1 << 20,
