@@ -20,6 +20,10 @@ use crate::worker::Parkings;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// … and how much later at most where nothing came of it.
 const LOOK_MAX: Duration = Duration::from_secs(8);
+/// The owners of partitions wait while keys are tried, so that takes no longer than this …
+const PATIENCE: Duration = Duration::from_millis(300);
+/// … unless nothing would ever come of it.
+const PATIENCE_MAX: Duration = Duration::from_secs(10);
 
 /// The resolver of one group.
 pub(crate) struct Resolver {
@@ -41,9 +45,9 @@ impl Resolver {
 
     async fn look(&self) -> Result<(), Error> {
         let mut outage = Outage::new(format!("try parked events of group {} again", self.group.name));
-        let (mut backoff, mut rest) = (Backoff::new(), LOOK_EVERY);
+        let (mut backoff, mut rest, mut patience) = (Backoff::new(), LOOK_EVERY, PATIENCE);
         loop {
-            let looked = match self.stop.run_until_cancelled(self.resolve()).await {
+            let looked = match self.stop.run_until_cancelled(self.resolve(patience)).await {
                 None => return Ok(()),
                 Some(looked) => looked,
             };
@@ -58,8 +62,16 @@ impl Resolver {
                     outage.over();
                     backoff.reset();
                     self.tell(resolved);
-                    rest =
-                        if resolved.events > 0 || resolved.left == 0 { LOOK_EVERY } else { (rest * 2).min(LOOK_MAX) };
+                    patience = match resolved {
+                        Resolved { events: 0, untried: 1.., .. } => (patience * 2).min(PATIENCE_MAX),
+                        Resolved { left: 0, .. } => PATIENCE,
+                        _ => patience,
+                    };
+                    rest = if resolved.events > 0 || resolved.untried > 0 || resolved.left == 0 {
+                        LOOK_EVERY
+                    } else {
+                        (rest * 2).min(LOOK_MAX)
+                    };
                     let told = tokio::time::timeout(rest, self.parked.resolver.notified());
                     let go_on = self.stop.run_until_cancelled(told).await.is_some();
                     // Not in the very moment: what is in the way of an event mostly goes with the next batches.
@@ -77,12 +89,12 @@ impl Resolver {
     }
 
     /// What came of one look, and whether too much is set aside.
-    async fn resolve(&self) -> Result<(Resolved, bool), Error> {
-        let resolved = self.target.resolve(&self.topics).await?;
+    async fn resolve(&self, patience: Duration) -> Result<(Resolved, bool), Error> {
+        let resolved = self.target.resolve(&self.topics, patience).await?;
         Ok((resolved, self.target.has_many_parked(&self.topics, self.group.parked_rows_max).await?))
     }
 
-    fn tell(&self, Resolved { events, left, dead }: Resolved) {
+    fn tell(&self, Resolved { events, left, dead, .. }: Resolved) {
         let group = &self.group.name;
         if events > 0 {
             tracing::info!(%group, events, left, "applied events that had been set aside");

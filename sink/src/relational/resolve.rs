@@ -10,7 +10,7 @@
 //! nothing stands in front of, and that is tried here with the next look. What a key comes to is what its own events say, in
 //! their order: it does not matter how far other partitions are. So a key is never given up for what others may still change.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use schemas::{Columns, TableName};
@@ -27,10 +27,8 @@ use crate::statement::{self, Statement};
 
 /// So many keys are tried at once, so that the owners of their partitions wait but a moment …
 const KEYS_MAX: i64 = 2_000;
-/// … and of so many bytes, but for a single key of more …
+/// … and of so many bytes, but for a single key of more.
 const BYTES_MAX: i64 = 8 << 20;
-/// … for so long each way. What was not tried then is tried the next time.
-const TRYING_MAX: Duration = Duration::from_millis(300);
 
 /// Keys of which the first event may apply by now. At random, so that of more than are tried at once each pair meets.
 const CHOSEN: &str = "
@@ -73,6 +71,8 @@ pub(crate) struct Resolved {
     pub(crate) events: usize,
     /// Keys that were tried and stand still.
     pub(crate) left: usize,
+    /// Keys of them for which there was no time.
+    pub(crate) untried: usize,
     /// Keys of them that can only go on once a person has done something.
     pub(crate) dead: usize,
 }
@@ -96,11 +96,12 @@ struct Left<'k> {
 }
 
 impl Relational {
-    /// Tries what is parked of these topics and may apply by now. Does nothing while another process is at it.
-    pub(crate) async fn resolve(&self, topics: &[String]) -> Result<Resolved, Error> {
+    /// Tries what is parked of these topics and may apply by now, for about so long each way. Does nothing while another
+    /// process is at it.
+    pub(crate) async fn resolve(&self, topics: &[String], patience: Duration) -> Result<Resolved, Error> {
         let work = async {
             let mut lease = self.pool.get().await?;
-            let resolved = self.resolve_within(lease.connection(), topics).await?;
+            let resolved = self.resolve_within(lease.connection(), topics, patience).await?;
             lease.keep();
             Ok(resolved)
         };
@@ -120,12 +121,17 @@ impl Relational {
         self.within("count parked events", work).await
     }
 
-    async fn resolve_within(&self, connection: &mut PgConnection, topics: &[String]) -> Result<Resolved, Error> {
+    async fn resolve_within(
+        &self,
+        connection: &mut PgConnection,
+        topics: &[String],
+        patience: Duration,
+    ) -> Result<Resolved, Error> {
         let failed = |cause| self.failed("try parked events again", cause);
         connection.execute("BEGIN").await.map_err(failed)?;
         let resolved = match self.hold(connection, topics).await.map_err(failed)? {
             keys if keys.is_empty() => Resolved::default(),
-            keys => self.try_again(connection, &keys).await?,
+            keys => self.try_again(connection, &keys, patience).await?,
         };
         connection.execute("COMMIT").await.map_err(failed)?;
         Ok(resolved)
@@ -160,12 +166,31 @@ impl Relational {
         Ok(sqlx::query(sql).bind(&self.group).fetch_one(connection).await?.get(0))
     }
 
-    async fn try_again(&self, connection: &mut PgConnection, keys: &[Key]) -> Result<Resolved, Error> {
+    async fn try_again(
+        &self,
+        connection: &mut PgConnection,
+        keys: &[Key],
+        patience: Duration,
+    ) -> Result<Resolved, Error> {
         let failed = |cause| self.failed("try parked events again", cause);
+        let until = Instant::now() + patience;
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE").await.map_err(failed)?;
-        let Left { mut refused, untried } =
-            self.apply_keys(connection, keys.iter().map(|key| (key, &key.events)).collect()).await?;
-        let exchanged = self.exchange(connection, &refused).await?;
+        let Left { mut refused, mut untried } =
+            self.apply_keys(connection, keys.iter().map(|key| (key, &key.events)).collect(), until).await?;
+        let is_dead = |left: &(&Key, Refused)| Class::of(&left.1) == Some(Class::Dead);
+        let (dead, undecided): (Vec<_>, Vec<_>) = refused.into_iter().partition(is_dead);
+        refused = undecided;
+        if !dead.is_empty() {
+            // The table may have been altered since we looked at it.
+            let tables: BTreeSet<&TableName> = dead.iter().map(|(key, _)| &key.table).collect();
+            let tables: Vec<TableName> = tables.into_iter().cloned().collect();
+            self.read_catalog_within(connection, &tables).await?;
+            let dead = dead.iter().map(|(key, _)| (*key, &key.events)).collect();
+            let again = self.apply_keys(connection, dead, until).await?;
+            refused.extend(again.refused);
+            untried.extend(again.untried);
+        }
+        let (exchanged, hurried) = self.exchange(connection, &refused, Instant::now() + patience).await?;
         refused.retain(|(key, _)| !exchanged.contains(&key.id));
         let left: HashSet<usize> =
             refused.iter().map(|(key, _)| key.id).chain(untried.iter().map(|key| key.id)).collect();
@@ -186,7 +211,7 @@ impl Relational {
         self.forget(connection, &applied).await.map_err(failed)?;
         self.note(connection, &at_fault).await.map_err(failed)?;
         let dead = at_fault.iter().filter(|(_, _, why)| Class::of(why) == Some(Class::Dead)).count();
-        Ok(Resolved { events: applied.len(), left: left.len(), dead })
+        Ok(Resolved { events: applied.len(), left: left.len(), untried: untried.len() + hurried, dead })
     }
 
     /// Applies as many of the keys as can be within the time for it, and tells the others.
@@ -194,8 +219,8 @@ impl Relational {
         &self,
         connection: &mut PgConnection,
         mut keys: Vec<(&'k Key, &Segment)>,
+        until: Instant,
     ) -> Result<Left<'k>, Error> {
-        let until = Instant::now() + TRYING_MAX;
         loop {
             let count = keys.len();
             let (mut parts, mut refused, mut untried) = (vec![keys], Vec::new(), Vec::new());
@@ -291,13 +316,14 @@ impl Relational {
     }
 
     /// Rows that are in each other's way: all are taken away, and brought back as their events leave them. One that does not
-    /// come back that way stays as it stands, and so does what it is in the way of. Those that were applied, by their numbers.
+    /// come back that way stays as it stands, and so does what it is in the way of. Those that were applied, by their numbers,
+    /// and for how many there was no time.
     async fn exchange(
         &self,
         connection: &mut PgConnection,
         refused: &[(&Key, Refused)],
-    ) -> Result<HashSet<usize>, Error> {
-        let until = Instant::now() + TRYING_MAX;
+        until: Instant,
+    ) -> Result<(HashSet<usize>, usize), Error> {
         let undecided = refused.iter().filter(|(_, why)| Class::of(why) == Some(Class::Undecided));
         let mut keys: Vec<&Key> = undecided.map(|(key, _)| *key).collect();
         while keys.len() > 1 && Instant::now() < until {
@@ -307,20 +333,21 @@ impl Relational {
                 // Something else depends on one of them.
                 Err(_) => {
                     self.savepoint(connection, "ROLLBACK TO SAVEPOINT exchange; RELEASE SAVEPOINT exchange").await?;
-                    break;
+                    return Ok((HashSet::new(), 0));
                 }
             };
-            let left = self.apply_keys(connection, whole.iter().map(|(key, events)| (*key, events)).collect()).await?;
+            let all = whole.iter().map(|(key, events)| (*key, events)).collect();
+            let left = self.apply_keys(connection, all, until).await?;
             let is_done = left.refused.is_empty() && left.untried.is_empty();
             if is_done && whole.len() == keys.len() {
                 self.savepoint(connection, "RELEASE SAVEPOINT exchange").await?;
-                return Ok(keys.into_iter().map(|key| key.id).collect());
+                return Ok((keys.into_iter().map(|key| key.id).collect(), 0));
             }
             self.savepoint(connection, "ROLLBACK TO SAVEPOINT exchange; RELEASE SAVEPOINT exchange").await?;
             let without: HashSet<usize> = left.refused.iter().map(|(key, _)| key.id).collect();
             keys = whole.into_iter().map(|(key, _)| key).filter(|key| !without.contains(&key.id)).collect();
         }
-        Ok(HashSet::new())
+        Ok((HashSet::new(), if keys.len() > 1 && Instant::now() >= until { keys.len() } else { 0 }))
     }
 
     /// Takes the rows of these keys away. Each key with its row as it stood in front of its events, so that columns which
