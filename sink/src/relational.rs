@@ -235,12 +235,17 @@ impl Relational {
                 Err(cause) => Refused::Server(cause),
             },
         };
-        if Class::of(&refused).is_none() {
-            return Err(self.refused(refused));
-        }
+        let Some(class) = Class::of(&refused) else { return Err(self.refused(refused)) };
         tracing::debug!(group = %self.group, partition = %claim.partition, "a batch was refused, applying it event by event: {}", service::chain(&refused));
         if is_open {
             connection.execute("ROLLBACK").await.map_err(failed)?;
+        }
+        if class == Class::Dead {
+            // What makes sound values unfit may be our own idea of the table: it was altered since.
+            let tables = plan::tables(&claim.partition, batch, &self.catalog)?;
+            connection.execute("BEGIN").await.map_err(failed)?;
+            self.read_catalog_within(connection, &tables).await?;
+            connection.execute("COMMIT").await.map_err(failed)?;
         }
         self.apply_alone(connection, claim, batch, parked).await
     }

@@ -4,6 +4,8 @@
 //!
 //! Pure: the catalog is read elsewhere. What does not fit is told with the SQL that mends it, never guessed around.
 
+mod width;
+
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -30,6 +32,8 @@ pub(crate) struct Column {
     pub(crate) cast: String,
     /// The base type.
     pub(crate) oid: u32,
+    /// Its modifier; -1 for none.
+    pub(crate) modifier: i32,
     /// How equal values come to equal texts; `None` where they need not.
     pub(crate) canonical: Option<Canonical>,
     pub(crate) kind: ColumnKind,
@@ -60,6 +64,20 @@ pub enum Misfit {
         /// The columns that are missing.
         columns: Vec<String>,
         /// The statement that adds them.
+        sql: String,
+    },
+    /// A column holds less of a value than the source's, and the server would round or cut off the rest without a word.
+    #[error(
+        "the target's column {column} of {table} holds less than {source_type}, and PostgreSQL would round or cut values without a word: run {sql}"
+    )]
+    Narrow {
+        /// The table.
+        table: TableName,
+        /// The column.
+        column: String,
+        /// The source's type.
+        source_type: String,
+        /// The statement that widens it.
         sql: String,
     },
     /// No unique key over exactly these columns.
@@ -99,6 +117,7 @@ impl Table {
             let added = missing.iter().map(|column| (column.name.as_str(), Some(column.type_name.as_str())));
             misfits.push(self.without(added));
         }
+        misfits.extend(columns.iter().filter_map(|column| self.narrow(column)));
         let key: Vec<&str> = key.iter().map(String::as_str).collect();
         if missing.is_empty()
             && let Err(misfit) = self.key(&key)
@@ -106,6 +125,20 @@ impl Table {
             misfits.push(misfit);
         }
         misfits
+    }
+
+    fn narrow(&self, source: &Described) -> Option<Misfit> {
+        let ours = &self.columns[self.column(&source.name)?];
+        let is_narrow = width::is_narrower((source.type_oid, source.modifier), (ours.oid, ours.modifier));
+        (is_narrow && ours.kind != ColumnKind::Generated).then(|| {
+            let (table, column) = (postgres::quote::table(&self.name), postgres::quote::identifier(&source.name));
+            Misfit::Narrow {
+                table: self.name.clone(),
+                column: source.name.clone(),
+                source_type: source.type_name.clone(),
+                sql: format!("ALTER TABLE {table} ALTER COLUMN {column} TYPE {}", source.type_name),
+            }
+        })
     }
 
     fn column(&self, name: &str) -> Option<usize> {
@@ -245,6 +278,7 @@ pub(crate) mod tests {
             name: (*name).to_owned(),
             cast: (*cast).to_owned(),
             oid: *oid,
+            modifier: -1,
             canonical: Canonical::of_type(*oid),
             kind: ColumnKind::Plain,
         };
@@ -279,6 +313,25 @@ pub(crate) mod tests {
         let misfits = table.misfits(&[], &["Name".to_owned()]);
         let [Misfit::NoKey { sql, .. }] = &misfits[..] else { panic!("{misfits:?}") };
         assert_eq!(sql, "ALTER TABLE \"shop\".\"t\" ADD UNIQUE (\"Name\")");
+    }
+
+    #[test]
+    fn a_column_that_would_round_is_told() {
+        let mut table = table(&[("id", "bigint", 20), ("at", "timestamp without time zone", 1114)], 1);
+        table.columns[1].modifier = 3;
+        let described = |modifier| Described {
+            name: "at".into(),
+            type_oid: 1114,
+            type_name: "timestamp(6) without time zone".into(),
+            modifier,
+            key: false,
+        };
+        let misfits = table.misfits(&[described(6)], &["id".into()]);
+        let [Misfit::Narrow { sql, .. }] = &misfits[..] else { panic!("{misfits:?}") };
+        assert_eq!(sql, "ALTER TABLE \"shop\".\"t\" ALTER COLUMN \"at\" TYPE timestamp(6) without time zone");
+        assert_eq!(table.misfits(&[described(3)], &["id".into()]), []);
+        table.columns[1].kind = ColumnKind::Generated;
+        assert_eq!(table.misfits(&[described(6)], &["id".into()]), []);
     }
 
     #[test]

@@ -178,6 +178,49 @@ async fn settle(world: &World, arguments: &[&str]) -> Output {
     world.command(&[&["dlq"], arguments].concat()).await
 }
 
+/// The sink goes by what it knows of the target's columns: if that is not so any more, it finds out before it sets anything aside.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_was_altered_takes_what_fits_by_now() {
+    let mut world =
+        World::builder().table(Table::new("public.sizes", &["id"], "id bigint PRIMARY KEY, size int")).start().await;
+    world.in_target("ALTER TABLE sizes ALTER size TYPE smallint").await;
+    world.in_source("INSERT INTO sizes SELECT i, i FROM generate_series(1, 50) i").await;
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world.until_equal().await;
+    world.in_target("ALTER TABLE sizes ALTER size TYPE bigint").await;
+    world.in_source("UPDATE sizes SET size = 100000 + id WHERE id > 20").await;
+    world.until_equal().await;
+    world.check_nothing_parked(&["rdb"]).await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
+/// Rounding is silent, so a column that would round is told of before anything is applied.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_target_that_would_round_is_refused_with_the_statement() {
+    let columns = "id bigint PRIMARY KEY, amount numeric(12,4), at timestamp(6)";
+    let mut world = World::builder().table(Table::new("public.sums", &["id"], columns)).start().await;
+    world.expect_log("ERROR");
+    world.in_target("ALTER TABLE sums ALTER amount TYPE numeric(12,2), ALTER at TYPE date").await;
+    world.in_source("INSERT INTO sums VALUES (1, 1.2345, now())").await;
+    let mut source = world.start(Part::Source);
+    source.ready(READY_WITHIN).await.expect("it streams");
+    let mut sink = world.start(Part::Sink);
+    let status = sink.ends(READY_WITHIN).await.expect("it ends by itself");
+    assert_eq!(status.code(), Some(2), "{}", sink.tail());
+    for part in
+        ["ALTER COLUMN \"amount\" TYPE numeric(12,4)", "ALTER COLUMN \"at\" TYPE timestamp(6) without time zone"]
+    {
+        assert!(sink.log().contains(part), "{part}\n{}", sink.log());
+    }
+    let target = world.target(Role::Superuser).await;
+    let rows: i64 = target.query_one("SELECT count(*) FROM sums", &[]).await.expect("it answers").get(0);
+    assert_eq!(rows, 0, "nothing was rounded");
+    source.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 /// What concerns many rows is no matter of single rows: somebody has to look.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_stops_where_more_is_set_aside_than_may_be() {

@@ -17,7 +17,7 @@ SELECT n.nspname::text, c.relname::text, a.attname::text, a.attgenerated::text, 
        coalesce(o.collisdeterministic, true),
        pg_catalog.has_table_privilege(c.oid, 'SELECT') AND pg_catalog.has_table_privilege(c.oid, 'INSERT')
          AND pg_catalog.has_table_privilege(c.oid, 'UPDATE') AND pg_catalog.has_table_privilege(c.oid, 'DELETE'),
-       current_user::text
+       current_user::text, base.modifier
 FROM unnest($1::text[], $2::text[]) AS wanted(s, t)
 JOIN pg_catalog.pg_namespace n ON n.nspname = wanted.s
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = wanted.t AND c.relkind IN ('r', 'p')
@@ -25,12 +25,14 @@ JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.
 LEFT JOIN pg_catalog.pg_collation o ON o.oid = a.attcollation
 CROSS JOIN LATERAL (
     WITH RECURSIVE steps AS (
-        SELECT t.oid, t.typtype, t.typbasetype FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, a.atttypmod AS modifier
+        FROM pg_catalog.pg_type t WHERE t.oid = a.atttypid
         UNION ALL
-        SELECT t.oid, t.typtype, t.typbasetype FROM steps JOIN pg_catalog.pg_type t ON t.oid = steps.typbasetype
+        SELECT t.oid, t.typtype, t.typbasetype, t.typtypmod, steps.typtypmod
+        FROM steps JOIN pg_catalog.pg_type t ON t.oid = steps.typbasetype
         WHERE steps.typtype = 'd'
     )
-    SELECT oid, typtype FROM steps WHERE typtype <> 'd'
+    SELECT oid, typtype, modifier FROM steps WHERE typtype <> 'd'
 ) AS base
 ORDER BY 1, 2, a.attnum";
 
@@ -183,6 +185,8 @@ pub(super) async fn read(
             key.push((place, row.get(4)));
         }
     }
+    // Behind this the transaction may go on with statements of ours.
+    connection.execute("SET LOCAL enable_hashjoin = off; SET LOCAL enable_seqscan = off").await?;
     Ok(tables)
 }
 
@@ -210,7 +214,7 @@ fn column(row: &PgRow) -> Column {
         ("", _) => ColumnKind::Plain,
         _ => ColumnKind::Generated,
     };
-    Column { name: row.get(2), cast: row.get(6), oid, canonical, kind }
+    Column { name: row.get(2), cast: row.get(6), oid, modifier: row.get(11), canonical, kind }
 }
 
 fn no_rights(name: &TableName, user: String) -> Misfit {

@@ -6,6 +6,7 @@
 //! Pure.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 
 use schemas::event::Control;
 use schemas::{ChangeEvent, Columns, TableName};
@@ -94,6 +95,15 @@ impl Plan {
         rows.statements = statements(&folds);
         Ok(Plan::Rows(rows))
     }
+}
+
+/// The tables whose rows a batch changes, of those that the group takes.
+pub(super) fn tables(partition: &Partition, batch: &Batch, catalog: &Catalog) -> Result<Vec<TableName>, Error> {
+    let mut tables = BTreeSet::new();
+    for record in batch.records().filter(|record| record.kind == Kind::Row) {
+        tables.insert(Change::of(partition, record)?.table());
+    }
+    Ok(tables.into_iter().filter(|table| catalog.takes(table)).collect())
 }
 
 /// A row's change, decoded, and its key.
