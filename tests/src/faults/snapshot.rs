@@ -154,10 +154,13 @@ impl Cutter {
         let cuts = tokio::spawn(async move {
             let (mut cuts, mut random) = (Vec::new(), ChaCha8Rng::seed_from_u64(seed ^ 0x6375_7473));
             // The last ones are taken when all is loaded and while all are still at work.
-            let mut behind = 0;
+            let (mut behind, mut tries) = (0, 0);
             while cuts.len() < CUTS_MIN || behind < 2 {
-                let slot = format!("{prefix}_cut_{}", cuts.len());
-                cuts.push(Cut::take(&server, &database(&prefix), &slot, &tables).await?);
+                // A slot goes a moment after its session.
+                let slot = format!("{prefix}_cut_{tries}");
+                tries += 1;
+                let Some(cut) = Cut::take(&server, &database(&prefix), &slot, &tables).await? else { continue };
+                cuts.push(cut);
                 behind += usize::from(stopping.is_cancelled());
                 let pause = Duration::from_millis(random.random_range(100..1_500));
                 stopping.run_until_cancelled(tokio::time::sleep(pause)).await;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, Command};
 use tokio_postgres::Client;
+use tokio_postgres::error::SqlState;
 
 use super::tables::{self, Row};
 use super::topic::{Fold, Records, Told};
@@ -35,8 +36,14 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// Takes one, through a slot of that name, which is gone afterwards.
-    pub async fn take(server: &PostgresAddress, database: &str, slot: &str, tables: &[Table]) -> Result<Cut, Error> {
+    /// Takes one, through a slot of that name, which is gone afterwards. None where somebody else wanted the tables too, and each
+    /// held what the other waited for.
+    pub async fn take(
+        server: &PostgresAddress,
+        database: &str,
+        slot: &str,
+        tables: &[Table],
+    ) -> Result<Option<Cut>, Error> {
         let exported = Exported::new(server, database, slot).await?;
         let reader = server.connect(Role::Superuser, database).await?;
         let begin = format!(
@@ -48,11 +55,16 @@ impl Cut {
         let plain = server.connect(Role::Superuser, database).await?;
         let shown = tokio::time::timeout(MADE_WITHIN, until_shown(&plain, &seen)).await;
         shown.map_err(Error::during("wait until a slot's snapshot is visible"))??;
+        for table in tables {
+            if !lock(&reader, table).await? {
+                return Ok(None);
+            }
+        }
         let mut read = Vec::new();
         for table in tables {
             read.push(rows(&reader, table).await?);
         }
-        Ok(Cut { at: exported.at, tables: read })
+        Ok(Some(Cut { at: exported.at, tables: read }))
     }
 }
 
@@ -67,11 +79,18 @@ async fn until_shown(plain: &Client, seen: &Seen) -> Result<(), Error> {
     }
 }
 
+/// Keeps everybody from giving the table other files. Whether we have it: not where we were the one to give in.
+async fn lock(reader: &Client, table: &Table) -> Result<bool, Error> {
+    let lock = format!("SET LOCAL lock_timeout = '20s'; LOCK TABLE {} IN ACCESS SHARE MODE", table.sql());
+    match reader.batch_execute(&lock).await {
+        Err(cause) if cause.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => Ok(false),
+        locked => locked.map(|()| true).map_err(Error::during(lock)),
+    }
+}
+
 /// The rows that a snapshot shows, unless the table has other files by now than it saw.
 async fn rows(reader: &Client, table: &Table) -> Result<Option<Vec<Row>>, Error> {
     let name = table.sql();
-    let lock = format!("SET LOCAL lock_timeout = '20s'; LOCK TABLE {name} IN ACCESS SHARE MODE");
-    reader.batch_execute(&lock).await.map_err(Error::during(lock))?;
     let same = "SELECT relfilenode = pg_relation_filenode(oid::regclass) FROM pg_class WHERE oid = $1::text::regclass";
     let same = reader.query_one(same, &[&name]).await.map_err(Error::during("look at a table's file"))?;
     if !same.get::<_, bool>(0) {

@@ -148,8 +148,14 @@ impl Holder {
         }
     }
 
-    /// Rows of its own, so that nobody else has to wait for them.
+    /// A transaction that has written. What gave in to somebody else is begun anew.
     async fn begin(&mut self) -> Result<(), Error> {
+        while !self.has_begun().await? {}
+        Ok(())
+    }
+
+    /// Rows of its own, so that nobody else has to wait for them.
+    async fn has_begun(&mut self) -> Result<bool, Error> {
         let (n, id, drawn) = (self.n, 1_000 + self.n, self.random.random_range(0..1_000_000));
         let begin = format!(
             "BEGIN;
@@ -161,7 +167,7 @@ impl Holder {
              ON CONFLICT (id) DO UPDATE SET title = 'long {drawn}'"
         );
         let begun = self.client.batch_execute(&begin).await;
-        self.goes_on(begun).await.map(|_| ())
+        self.goes_on(begun).await
     }
 
     async fn end(&mut self, stop: &CancellationToken) -> Result<(), Error> {
