@@ -139,6 +139,17 @@ pub enum Error {
         #[source]
         cause: ServerError,
     },
+    /// The server fails at its own log while it streams. Nothing that we do is the reason.
+    #[error(
+        "the server cannot decode its own log for the slot {slot}: that is tried again, and nothing is lost by it; if it stays so it is a fault of PostgreSQL: install its latest minor version, and where that does not help begin with a new prefix"
+    )]
+    Undecodable {
+        /// The slot.
+        slot: String,
+        /// What the server said.
+        #[source]
+        cause: ServerError,
+    },
     /// Another process reads the slot.
     #[error("the slot {slot} is in use{}: stop its reader, or wait until it ends", Pid(.pid))]
     SlotActive {
@@ -213,7 +224,9 @@ impl Error {
     /// The SQLSTATE, if a server's answer is behind it.
     pub fn sqlstate(&self) -> Option<&str> {
         match self {
-            Error::Login { cause, .. } | Error::Server { cause, .. } => Some(&cause.sqlstate),
+            Error::Login { cause, .. } | Error::Server { cause, .. } | Error::Undecodable { cause, .. } => {
+                Some(&cause.sqlstate)
+            }
             Error::SlotActive { .. } => Some("55006"),
             Error::SlotMissing { .. } => Some("42704"),
             Error::SlotExists { .. } => Some("42710"),
@@ -250,9 +263,11 @@ impl Error {
             | Error::NoFreeSlot { .. }
             | Error::WalLevel { .. }
             | Error::Protocol { .. } => Severity::Fatal,
-            Error::Login { .. } | Error::Server { .. } | Error::SlotActive { .. } | Error::Client { .. } => {
-                self.sqlstate().map_or(Severity::Transient, sqlstate::severity)
-            }
+            Error::Login { .. }
+            | Error::Server { .. }
+            | Error::Undecodable { .. }
+            | Error::SlotActive { .. }
+            | Error::Client { .. } => self.sqlstate().map_or(Severity::Transient, sqlstate::severity),
         }
     }
 

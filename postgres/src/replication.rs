@@ -212,9 +212,7 @@ impl Replication {
                     continue;
                 }
                 Ok(Some(Message::Done | Message::Ready)) => Err(Error::Ended { slot: self.slot.clone() }),
-                Ok(Some(Message::Failure(cause))) => {
-                    Err(Error::Server { operation: format!("stream the slot {}", self.slot), cause })
-                }
+                Ok(Some(Message::Failure(cause))) => Err(while_streaming(&self.slot, cause)),
                 Err(malformed) => Err(self.session.confused(&format!("stream the slot {}", self.slot), malformed.0)),
             };
         }
@@ -314,5 +312,31 @@ fn about_slot(slot: &str, error: Error) -> Error {
         }
         Error::Server { cause, .. } if cause.sqlstate == "42704" => Error::SlotMissing { slot: slot.to_owned() },
         other => other,
+    }
+}
+
+/// What a server's error means that ends a stream: one of class XX is about itself.
+fn while_streaming(slot: &str, cause: ServerError) -> Error {
+    let slot = slot.to_owned();
+    match cause.sqlstate.starts_with("XX") {
+        true => Error::Undecodable { slot, cause },
+        false => Error::Server { operation: format!("stream the slot {slot}"), cause },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sqlstate::Severity;
+
+    #[test]
+    fn a_server_that_fails_at_its_own_log_is_told_from_one_that_refuses() {
+        let error = |sqlstate: &str| {
+            let (sqlstate, message) = (sqlstate.to_owned(), "could not map a file to a relation".to_owned());
+            while_streaming("s", ServerError { sqlstate, message, hint: None })
+        };
+        let own = error("XX000");
+        assert!(matches!(own, Error::Undecodable { .. }) && own.severity() == Severity::Transient, "{own:?}");
+        assert!(matches!(error("57P01"), Error::Server { .. }));
     }
 }
