@@ -114,6 +114,11 @@ pub(crate) enum Failure {
         cause: Box<crate::table::Refused>,
     },
 
+    #[error(
+        "equal keys of {0} can differ in text, so its rows stand still as one and none can be fetched by itself: mend the cause and `tributary dlq retry`, or load the table again"
+    )]
+    WholeTable(String),
+
     #[error("nothing is parked at {0}: `tributary dlq list` shows what is")]
     NotParked(String),
 

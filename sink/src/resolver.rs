@@ -5,7 +5,7 @@
 //! One in each process of the group; the target sees to it that one is at work.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use service::retry::{Backoff, Outage};
 use tokio_util::sync::CancellationToken;
@@ -47,6 +47,7 @@ impl Resolver {
         let mut outage = Outage::new(format!("try parked events of group {} again", self.group.name));
         let (mut backoff, mut rest, mut patience) = (Backoff::new(), LOOK_EVERY, PATIENCE);
         loop {
+            let began = Instant::now();
             let looked = match self.stop.run_until_cancelled(self.resolve(patience)).await {
                 None => return Ok(()),
                 Some(looked) => looked,
@@ -55,28 +56,29 @@ impl Resolver {
                 Ok((_, true)) => {
                     return Err(Error::ManyParked { group: self.group.name.clone(), max: self.group.parked_rows_max });
                 }
-                Ok((Resolved { dead, .. }, _)) if dead > 0 && self.group.on_error == OnError::Stop => {
-                    return Err(Error::Dead { group: self.group.name.clone(), keys: dead });
-                }
                 Ok((resolved, false)) => {
                     outage.over();
                     backoff.reset();
                     self.tell(resolved);
                     patience = match resolved {
                         Resolved { events: 0, untried: 1.., .. } => (patience * 2).min(PATIENCE_MAX),
-                        Resolved { left: 0, .. } => PATIENCE,
+                        Resolved { untried: 0, .. } => PATIENCE,
                         _ => patience,
                     };
+                    // Owners of partitions wait meanwhile: they are to have most of the time.
+                    let least = began.elapsed() * 3;
                     rest = if resolved.events > 0 || resolved.untried > 0 || resolved.left == 0 {
                         LOOK_EVERY
                     } else {
                         (rest * 2).min(LOOK_MAX)
                     };
-                    let told = tokio::time::timeout(rest, self.parked.resolver.notified());
+                    let told = tokio::time::timeout(rest.max(least), self.parked.resolver.notified());
                     let go_on = self.stop.run_until_cancelled(told).await.is_some();
                     // Not in the very moment: what is in the way of an event mostly goes with the next batches.
-                    go_on && self.stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY / 4)).await.is_some()
+                    go_on
+                        && self.stop.run_until_cancelled(tokio::time::sleep(least.max(LOOK_EVERY / 4))).await.is_some()
                 }
+                Err(error @ Error::Dead { .. }) => return Err(error),
                 Err(error) => {
                     outage.failed(&error);
                     backoff.wait(&self.stop).await
@@ -91,6 +93,12 @@ impl Resolver {
     /// What came of one look, and whether too much is set aside.
     async fn resolve(&self, patience: Duration) -> Result<(Resolved, bool), Error> {
         let resolved = self.target.resolve(&self.topics, patience).await?;
+        if self.group.on_error == OnError::Stop {
+            let keys = self.target.dead(&self.topics).await?;
+            if keys > 0 {
+                return Err(Error::Dead { group: self.group.name.clone(), keys });
+            }
+        }
         Ok((resolved, self.target.has_many_parked(&self.topics, self.group.parked_rows_max).await?))
     }
 

@@ -151,7 +151,7 @@ pub fn faults(seen: &Seen, publication: &str, tables: impl Iterator<Item = u32>)
             ));
         } else if table.is_partitioned && !found.via_root {
             faults.push(format!(
-                "{name} is partitioned and the publication {publication} sends its changes under the partitions' names: ALTER PUBLICATION … SET (publish_via_partition_root = true), and set source.on_rewrite = \"reload\" to load it again"
+                "{name} is partitioned and the publication {publication} sends its changes under the partitions' names: ALTER PUBLICATION … SET (publish_via_partition_root = true), and set source.on_rewrite = \"reload\" to load what it publishes again"
             ));
         }
     }

@@ -221,6 +221,49 @@ async fn a_target_that_would_round_is_refused_with_the_statement() {
     world.finish().await;
 }
 
+/// Where equal keys can differ in text all rows of a table stand still as one, in their order: an answer about one of them
+/// takes nothing away, and an event that can never apply holds up the others until a person settles it.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_stand_still_as_one_go_on_in_their_order() {
+    let mut world =
+        World::builder().table(Table::new("public.docs", &["doc"], "doc jsonb PRIMARY KEY, n int")).start().await;
+    world.expect_log("parked an event");
+    world.expect_log("can never apply");
+    world.in_source("INSERT INTO docs SELECT to_jsonb(i), i FROM generate_series(1, 20) i").await;
+    let mut run = world.start(Part::Run);
+    run.ready(READY_WITHIN).await.expect("it streams");
+    world.until_equal().await;
+    world.in_target("ALTER TABLE docs ADD CONSTRAINT lucky CHECK (n <> 13000)").await;
+    let target = world.target(Role::Superuser).await;
+    let until_parked = async |count: i64| {
+        world
+            .until("events are set aside", READY_WITHIN, async || {
+                let row = target.query_one("SELECT count(*) FROM tributary.parked", &[]).await;
+                let parked: i64 = row.map_err(|cause| cause.to_string())?.get(0);
+                if parked == count { Ok(()) } else { Err(format!("{parked} of {count}")) }
+            })
+            .await;
+    };
+    world.in_source("UPDATE docs SET n = 13000 WHERE doc = '3'").await;
+    until_parked(1).await;
+    world.in_source("UPDATE docs SET n = 5000 WHERE doc = '5'").await;
+    world.in_source("UPDATE docs SET n = 7000 WHERE doc = '7'").await;
+    until_parked(3).await;
+    let ordered = world.command(&["snapshot", "start", "public.docs", "--key", "7"]).await;
+    assert_eq!(ordered.code, Some(0), "{ordered:?}");
+    until_parked(4).await;
+    let refused = settle(&world, &["resync", "--all"]).await;
+    assert!(refused.code == Some(2) && refused.stderr.contains("stand still as one"), "{refused:?}");
+    let refused = settle(&world, &["retry", "--all"]).await;
+    assert!(refused.code == Some(1) && refused.stdout.contains("lucky"), "{refused:?}");
+    world.in_target("ALTER TABLE docs DROP CONSTRAINT lucky").await;
+    let applied = settle(&world, &["retry", "--all"]).await;
+    assert_eq!(applied.code, Some(0), "{applied:?}");
+    world.until_equal().await;
+    run.stop().await.expect("it ends");
+    world.finish().await;
+}
+
 /// What concerns many rows is no matter of single rows: somebody has to look.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_group_stops_where_more_is_set_aside_than_may_be() {

@@ -17,8 +17,13 @@ use crate::failure::Failure;
 use crate::output::{print, print_json};
 use crate::snapshot::start;
 
+use super::Place;
+
 /// How often it is looked whether a sink has tried them.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The key of a table whose rows stand still as one, since equal keys can differ in text.
+const TABLE: &str = "{}";
 
 /// A key of which something is parked.
 type Key<'e> = (&'e str, &'e str, i32, &'e str, &'e str);
@@ -49,71 +54,86 @@ fn key(event: &ParkedEvent) -> Key<'_> {
     (&event.group, &event.topic, event.partition, &event.table, &event.key)
 }
 
+/// What is done with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Retry,
+    Resync,
+    Discard,
+}
+
 /// Has them tried again.
 pub(crate) async fn retry(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
     let target = configuration.target("dlq")?;
-    let chosen = chosen(target, &which).await?;
+    let (chosen, before) = chosen(target, &which).await?;
     if !which.dry_run {
         settle::retry(target, &chosen).await?;
     }
-    finish(target, &which, &chosen, "retry").await
+    finish(target, &which, (&chosen, &before), Way::Retry).await
 }
 
 /// Gives them up.
 pub(crate) async fn discard(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
     let target = configuration.target("dlq")?;
-    let chosen = chosen(target, &which).await?;
+    let (chosen, before) = chosen(target, &which).await?;
     if !which.dry_run {
         settle::discard(target, &chosen).await?;
     }
-    finish(target, &which, &chosen, "discard").await
+    finish(target, &which, (&chosen, &before), Way::Discard).await
 }
 
 /// Has their rows read again.
 pub(crate) async fn resync(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
     let target = configuration.target("dlq")?;
-    let chosen = chosen(target, &which).await?;
+    let (chosen, before) = chosen(target, &which).await?;
     let mut by_table: BTreeMap<TableName, BTreeSet<String>> = BTreeMap::new();
     for event in &chosen {
+        if event.key == TABLE {
+            return Err(Failure::WholeTable(event.table.clone()));
+        }
         if let Some(table) = settle::table(event) {
             by_table.entry(table).or_default().insert(event.key.clone());
         }
     }
     start::order_keys(configuration, by_table, which.dry_run).await?;
-    finish(target, &which, &chosen, "resync").await
+    finish(target, &which, (&chosen, &before), Way::Resync).await
 }
 
-/// The events that are meant: each place must be one.
-async fn chosen(target: &postgres::Config, which: &DlqSettle) -> Result<Vec<ParkedEvent>, Failure> {
+/// The events that are meant, each place one, and all that are parked.
+async fn chosen(target: &postgres::Config, which: &DlqSettle) -> Result<(Vec<ParkedEvent>, Vec<ParkedEvent>), Failure> {
+    let all = parked(target, &Filter { limit: i64::MAX, ..Filter::default() }).await?;
     if which.all {
-        let filter =
-            Filter { group: which.group.as_deref(), table: which.table.as_ref(), event: None, limit: i64::MAX };
-        let mut events = parked(target, &filter).await?;
-        events.retain(|event| which.class.is_none_or(|class| event.class == class.as_str()));
-        return Ok(events);
+        let table = which.table.as_ref().map(ToString::to_string);
+        let is_meant = |event: &&ParkedEvent| {
+            which.group.as_ref().is_none_or(|group| event.group == *group)
+                && table.as_ref().is_none_or(|table| event.table == *table)
+                && which.class.is_none_or(|class| event.class == class.as_str())
+        };
+        return Ok((all.iter().filter(is_meant).cloned().collect(), all));
     }
     let mut events = Vec::new();
     for place in &which.places {
-        let event = Some((place.topic.as_str(), place.partition, place.offset));
-        let filter = Filter { group: Some(&place.group), table: None, event, limit: 1 };
-        events.push(parked(target, &filter).await?.pop().ok_or_else(|| Failure::NotParked(place.to_string()))?);
+        let found = all.iter().find(|event| Place::of(event) == *place);
+        events.push(found.cloned().ok_or_else(|| Failure::NotParked(place.to_string()))?);
     }
-    Ok(events)
+    Ok((events, all))
 }
 
-/// Waits until a sink has done its part, and says what came of it.
+/// Waits until a sink has done its part, and says what came of it. `chosen` of all that was parked `before`.
 async fn finish(
     target: &postgres::Config,
     which: &DlqSettle,
-    chosen: &[ParkedEvent],
-    command: &str,
+    (chosen, before): (&[ParkedEvent], &[ParkedEvent]),
+    way: Way,
 ) -> Result<Outcome, Failure> {
     let until = Instant::now() + Duration::from_secs(if which.dry_run { 0 } else { which.within });
-    let before = firsts(chosen);
     let keys = loop {
         let now = parked(target, &Filter { limit: i64::MAX, ..Filter::default() }).await?;
-        let keys = settled(chosen, &before, &now, which);
+        let mut keys = settled(chosen, before, &now, way);
         if Instant::now() >= until || keys.iter().all(|key| key.left == 0 || key.tried == Some(true)) {
+            if which.dry_run || which.within == 0 {
+                keys.iter_mut().for_each(|key| key.tried = None);
+            }
             break keys;
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -122,49 +142,45 @@ async fn finish(
     if which.form.json {
         print_json(&Report { dry_run: which.dry_run, keys });
     } else {
-        print(&text(&keys, which, command));
+        print(&text(&keys, which, way));
     }
     Ok(if is_fine { Outcome::Fine } else { Outcome::Finding })
 }
 
-/// The first event of each key, and how often it was tried.
-fn firsts(events: &[ParkedEvent]) -> BTreeMap<Key<'_>, (i64, i32)> {
-    let mut firsts = BTreeMap::new();
-    for event in events {
-        let first = firsts.entry(key(event)).or_insert((event.offset, event.attempts));
-        *first = (*first).min((event.offset, event.attempts));
-    }
-    firsts
-}
-
-fn settled(
-    chosen: &[ParkedEvent],
-    before: &BTreeMap<Key<'_>, (i64, i32)>,
-    now: &[ParkedEvent],
-    which: &DlqSettle,
-) -> Vec<Settled> {
-    let of_key = |events: &[ParkedEvent], wanted: &Key<'_>| events.iter().filter(|event| key(event) == *wanted).count();
-    let one = |(wanted, (offset, attempts)): (&Key<'_>, &(i64, i32))| {
-        let first = now.iter().filter(|event| key(event) == *wanted).min_by_key(|event| event.offset);
-        let is_tried = first.map(|first| match first.offset.cmp(offset) {
-            std::cmp::Ordering::Equal => first.attempts > *attempts,
-            // Those before it were settled.
-            _ => first.attempts > 0,
+/// What became of the keys of these events, each once.
+fn settled(chosen: &[ParkedEvent], before: &[ParkedEvent], now: &[ParkedEvent], way: Way) -> Vec<Settled> {
+    let first = |events: &[ParkedEvent], wanted: &Key<'_>| {
+        let of_key = events.iter().filter(|event| key(event) == *wanted).min_by_key(|event| event.offset);
+        of_key.map(|event| (event.offset, event.attempts, event.cause.clone()))
+    };
+    let count = |events: &[ParkedEvent], wanted: &Key<'_>| events.iter().filter(|event| key(event) == *wanted).count();
+    let one = |wanted: &Key<'_>| {
+        let (old, new) = (first(before, wanted), first(now, wanted));
+        let tried = new.as_ref().map(|(offset, attempts, _)| match (way, &old) {
+            // The answer takes what is meant away, and nothing less will do.
+            (Way::Resync, _) => !chosen
+                .iter()
+                .filter(|event| key(event) == *wanted)
+                .any(|event| now.iter().any(|other| key(other) == *wanted && other.offset == event.offset)),
+            (Way::Retry, Some((same, before, _))) if same == offset => attempts > before,
+            // It comes first now, or has been made to be tried as if it did.
+            (Way::Retry | Way::Discard, _) => *attempts > 0,
         });
         Settled {
             group: wanted.0.to_owned(),
             table: wanted.3.to_owned(),
             key: wanted.4.to_owned(),
-            events: of_key(chosen, wanted),
-            left: of_key(now, wanted),
-            tried: is_tried.filter(|_| !which.dry_run && which.within > 0),
-            cause: first.map(|first| first.cause.clone()),
+            events: count(chosen, wanted),
+            left: count(now, wanted),
+            tried,
+            cause: new.map(|(_, _, cause)| cause),
         }
     };
-    before.iter().map(one).collect()
+    let keys: BTreeSet<Key<'_>> = chosen.iter().map(key).collect();
+    keys.iter().map(one).collect()
 }
 
-fn text(keys: &[Settled], which: &DlqSettle, command: &str) -> String {
+fn text(keys: &[Settled], which: &DlqSettle, way: Way) -> String {
     if keys.is_empty() {
         return "Nothing is parked.".to_owned();
     }
@@ -172,9 +188,15 @@ fn text(keys: &[Settled], which: &DlqSettle, command: &str) -> String {
         let Settled { group, table, key, events, left, tried, cause } = key;
         let cause = cause.as_deref().unwrap_or_default();
         let what = match (left, tried) {
-            _ if which.dry_run => format!("{events} events would be meant by {command}"),
+            _ if which.dry_run => format!("{events} events would be meant by {}", format!("{way:?}").to_lowercase()),
             (0, _) => "nothing is parked any more".to_owned(),
             (left, Some(true)) => format!("{left} events stand still: {cause}"),
+            (left, Some(false)) if way == Way::Resync => {
+                format!(
+                    "not answered within {} s, {left} events are parked: does the source run, and a sink?",
+                    which.within
+                )
+            }
             (left, Some(false)) => format!("no sink has tried it within {} s, {left} events are parked", which.within),
             (left, None) => format!("{left} events are parked"),
         };
@@ -206,20 +228,20 @@ mod tests {
         }
     }
 
-    fn which() -> DlqSettle {
-        let form = crate::args::Form { json: false };
-        DlqSettle { places: vec![], all: true, group: None, table: None, class: None, dry_run: false, within: 5, form }
-    }
-
     #[test]
     fn what_became_of_a_key_is_told_by_its_first_event() {
-        let chosen = [event("a", 5, 1), event("a", 9, 0), event("b", 7, 2)];
-        let before = firsts(&chosen);
-        let told = |now: &[ParkedEvent]| -> Vec<(usize, Option<bool>)> {
-            settled(&chosen, &before, now, &which()).iter().map(|one| (one.left, one.tried)).collect()
+        let all = [event("a", 5, 1), event("a", 9, 0), event("b", 7, 2)];
+        let told = |way: Way, chosen: &[ParkedEvent], now: &[ParkedEvent]| -> Vec<(usize, Option<bool>)> {
+            settled(chosen, &all, now, way).iter().map(|one| (one.left, one.tried)).collect()
         };
-        assert_eq!(told(&chosen), [(2, Some(false)), (1, Some(false))]);
-        assert_eq!(told(&[event("a", 5, 2), event("a", 9, 0)]), [(2, Some(true)), (0, None)]);
-        assert_eq!(told(&[event("a", 9, 1), event("b", 7, 2)]), [(1, Some(true)), (1, Some(false))]);
+        assert_eq!(told(Way::Retry, &all, &all), [(2, Some(false)), (1, Some(false))]);
+        assert_eq!(told(Way::Retry, &all[1..2], &all), [(2, Some(false))], "another one stands before it");
+        assert_eq!(told(Way::Retry, &all, &[event("a", 5, 2), event("a", 9, 0)]), [(2, Some(true)), (0, None)]);
+        let ahead = [event("a", 9, 1), event("b", 7, 2)];
+        assert_eq!(told(Way::Retry, &all, &ahead), [(1, Some(true)), (1, Some(false))]);
+        assert_eq!(told(Way::Discard, &all[..1], &[event("a", 9, 0)]), [(1, Some(false))]);
+        // It is tried by itself all the time, which is no answer.
+        assert_eq!(told(Way::Resync, &all[2..], &[event("b", 7, 9)]), [(1, Some(false))]);
+        assert_eq!(told(Way::Resync, &all[2..], &[event("b", 12, 1)]), [(1, Some(true))]);
     }
 }

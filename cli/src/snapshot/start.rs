@@ -66,10 +66,10 @@ pub(crate) async fn order_keys(
     dry_run: bool,
 ) -> Result<(), Failure> {
     let desk = Desk::open(configuration, "dlq resync").await?;
-    let mut wishes = Vec::new();
+    let (mut wishes, mut taken) = (Vec::new(), desk.state.listed_bytes());
     for (name, keys) in by_table {
         let (_, table) = desk.table(&name)?;
-        wishes.extend(desk.listed(table, keys)?);
+        wishes.extend(desk.listed(table, keys, &mut taken)?);
     }
     for wish in wishes.into_iter().filter(|_| !dry_run) {
         let id = ask::new_id();
@@ -153,22 +153,18 @@ impl Desk<'_> {
         if all.is_empty() {
             return Err(Failure::Key { table: table.name.clone(), fault: "there is none".to_owned() });
         }
-        self.listed(table, all)
+        self.listed(table, all, &mut self.state.listed_bytes())
     }
 
-    /// The messages that order keys of a table; none if they are more than the source keeps.
-    fn listed(&self, table: &Table, keys: BTreeSet<String>) -> Result<Vec<Wish>, Failure> {
+    /// The messages that order keys of a table; none if they are more than the source keeps, beside what is `taken` already.
+    fn listed(&self, table: &Table, keys: BTreeSet<String>, taken: &mut usize) -> Result<Vec<Wish>, Failure> {
         let count = keys.len();
         let parts = parts(keys);
         let asked: usize = parts.iter().map(|part| weight(part)).sum();
-        if self.state.listed_bytes() + asked > LISTED_BYTES_MAX {
-            return Err(Failure::ManyKeys {
-                table: table.name.clone(),
-                count,
-                asked,
-                listed: self.state.listed_bytes(),
-            });
+        if *taken + asked > LISTED_BYTES_MAX {
+            return Err(Failure::ManyKeys { table: table.name.clone(), count, asked, listed: *taken });
         }
+        *taken += asked;
         let keys = |keys| Wish::Keys { table: table.name.clone(), keys };
         Ok(parts.into_iter().map(keys).collect())
     }

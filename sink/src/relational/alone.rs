@@ -199,9 +199,11 @@ impl Stretch<'_> {
         let mut fold = change.fold(partition, record, &relational.catalog)?;
         let table = fold.shape.table.clone();
         let key = plan::add(partition, record, &mut fold, change)?;
+        // All rows of a table that may not be folded stand still as one, and an answer is about one of them.
+        let frees = record.is_answer && fold.shape.foldable;
         let goes_on = |freed: &(TableName, Vec<u8>)| freed.0 == table && freed.1 == *key;
         let class = self.parked.get(&table, &key).filter(|_| !freed.iter().any(goes_on));
-        if let Some(class) = class.filter(|_| !record.is_answer) {
+        if let Some(class) = class.filter(|_| !frees) {
             return Ok(Single::Behind(Box::new(Parked::behind(record, &table, &key, class))));
         }
         if class.is_some() {

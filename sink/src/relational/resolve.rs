@@ -13,6 +13,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use postgres::quote;
+use postgres::sqlstate::Severity;
 use schemas::{Columns, TableName};
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Executor, Row};
@@ -30,19 +32,22 @@ const KEYS_MAX: i64 = 2_000;
 /// … and of so many bytes, but for a single key of more.
 const BYTES_MAX: i64 = 8 << 20;
 
-/// Keys of which the first event may apply by now. At random, so that of more than are tried at once each pair meets.
-const CHOSEN: &str = "
-SELECT topic, part, tbl, key, bytes FROM (
-    SELECT topic, part, tbl, key, sum(octet_length(record::text))::int8 AS bytes,
-           (array_agg(class ORDER BY off))[1] AS class, (array_agg(attempts ORDER BY off))[1] AS attempts
-    FROM tributary.parked WHERE grp = $1 AND topic = ANY ($2) GROUP BY topic, part, tbl, key) k
-WHERE class = 'undecided' OR attempts = 0
-ORDER BY random() LIMIT $3";
+/// How long it is waited for the owner of one partition, while those of others wait for us.
+const LOCK_TIMEOUT: &str = "SET LOCAL lock_timeout = '500ms'";
 
-const LOCKED: &str = "
-SELECT FROM tributary.progress
-WHERE grp = $1 AND (topic, part) IN (SELECT topic, part FROM unnest($2::text[], $3::int4[]) v (topic, part))
-ORDER BY topic, part FOR UPDATE";
+/// Keys of which the first event may apply by now, and how large they are. At random, so that of more than are tried at once
+/// each pair meets.
+const CHOSEN: &str = "
+WITH first AS (
+    SELECT DISTINCT ON (topic, part, tbl, key) topic, part, tbl, key, class, attempts
+    FROM tributary.parked WHERE grp = $1 AND topic = ANY ($2) ORDER BY topic, part, tbl, key, off),
+chosen AS (SELECT * FROM first WHERE class = 'undecided' OR attempts = 0 ORDER BY random() LIMIT $3)
+SELECT c.topic, c.part, c.tbl, c.key,
+       (SELECT sum(octet_length(p.record::text))::int8 FROM tributary.parked p
+        WHERE p.grp = $1 AND p.tbl = c.tbl AND p.key = c.key AND p.topic = c.topic AND p.part = c.part)
+FROM chosen c";
+
+const LOCKED: &str = "SELECT FROM tributary.progress WHERE grp = $1 AND topic = $2 AND part = $3 FOR UPDATE";
 
 /// A truncate that comes first has taken them away; one that comes later waits for us.
 const EVENTS: &str = "
@@ -59,6 +64,13 @@ const REFUSED: &str = "
 UPDATE tributary.parked p SET attempts = attempts + 1, last_at = now(), class = v.class, cause = v.cause, sqlstate = v.sqlstate
 FROM unnest($2::text[], $3::int4[], $4::int8[], $5::text[], $6::text[], $7::text[]) v (topic, part, off, class, cause, sqlstate)
 WHERE p.grp = $1 AND p.topic = v.topic AND p.part = v.part AND p.off = v.off";
+
+/// Whether a key stands still at an event that can never apply.
+const DEAD: &str = "
+SELECT count(*) FROM (
+    SELECT DISTINCT ON (topic, part, tbl, key) class, attempts
+    FROM tributary.parked WHERE grp = $1 AND topic = ANY ($2) ORDER BY topic, part, tbl, key, off) first
+WHERE class = 'dead' AND attempts > 0";
 
 /// Whether more is set aside than may be.
 const MANY: &str = "
@@ -121,6 +133,18 @@ impl Relational {
         self.within("count parked events", work).await
     }
 
+    /// How many keys stand still at events that can never apply.
+    pub(crate) async fn dead(&self, topics: &[String]) -> Result<usize, Error> {
+        let work = async {
+            let mut lease = self.pool.get().await?;
+            let asked = sqlx::query(DEAD).bind(&self.group).bind(topics).fetch_one(lease.connection()).await;
+            let dead: i64 = asked.map_err(|cause| self.failed("count parked keys", cause))?.get(0);
+            lease.keep();
+            Ok(usize::try_from(dead).unwrap_or_default())
+        };
+        self.within("count parked keys", work).await
+    }
+
     async fn resolve_within(
         &self,
         connection: &mut PgConnection,
@@ -129,7 +153,7 @@ impl Relational {
     ) -> Result<Resolved, Error> {
         let failed = |cause| self.failed("try parked events again", cause);
         connection.execute("BEGIN").await.map_err(failed)?;
-        let resolved = match self.hold(connection, topics).await.map_err(failed)? {
+        let resolved = match self.hold(connection, topics).await? {
             keys if keys.is_empty() => Resolved::default(),
             keys => self.try_again(connection, &keys, patience).await?,
         };
@@ -138,32 +162,60 @@ impl Relational {
     }
 
     /// The keys, of which nobody applies or parks anything until the transaction ends.
-    async fn hold(&self, connection: &mut PgConnection, topics: &[String]) -> Result<Vec<Key>, sqlx::Error> {
-        let chosen = sqlx::query(CHOSEN).bind(&self.group).bind(topics).bind(KEYS_MAX);
-        let mut bytes = 0;
-        let fits = |row: &PgRow| {
-            let is_first = bytes == 0;
-            bytes += row.get::<i64, _>(4);
-            is_first || bytes <= BYTES_MAX
-        };
-        let is_taken = |row: &PgRow| row.get::<&str, _>(2).parse().is_ok_and(|table| self.catalog.takes(&table));
-        let chosen = chosen.fetch_all(&mut *connection).await?.into_iter().filter(is_taken);
-        let chosen: Vec<PgRow> = chosen.take_while(fits).collect();
-        if chosen.is_empty() || !self.is_alone(connection).await? {
+    async fn hold(&self, connection: &mut PgConnection, topics: &[String]) -> Result<Vec<Key>, Error> {
+        let failed = |cause| self.failed("read parked events", cause);
+        // Two who try the same keys at once would only wait for each other.
+        let sql = "SELECT pg_try_advisory_xact_lock(hashtextextended('tributary resolve ' || $1, 0))";
+        let alone = sqlx::query(sql).bind(&self.group).fetch_one(&mut *connection).await.map_err(failed)?;
+        if !alone.get::<bool, _>(0) {
             return Ok(Vec::new());
         }
+        let chosen = sqlx::query(CHOSEN).bind(&self.group).bind(topics).bind(KEYS_MAX);
+        let chosen = chosen.fetch_all(&mut *connection).await.map_err(failed)?.into_iter();
+        let is_taken = |row: &PgRow| row.get::<&str, _>(2).parse().is_ok_and(|table| self.catalog.takes(&table));
+        let (mut count, mut bytes) = (0, 0);
+        let fits = |row: &PgRow| {
+            (count, bytes) = (count + 1, bytes + row.get::<Option<i64>, _>(4).unwrap_or_default());
+            // Two that are in each other's way must be able to meet, however large they are.
+            count <= 2 || bytes <= BYTES_MAX
+        };
+        let mut chosen: Vec<PgRow> = chosen.filter(is_taken).take_while(fits).collect();
+        let partitions: BTreeSet<(String, i32)> = chosen.iter().map(|row| (row.get(0), row.get(1))).collect();
+        let locked = self.lock(connection, partitions).await?;
+        chosen.retain(|row| locked.contains(&(row.get(0), row.get(1))));
         let text = |column: usize| chosen.iter().map(|row| row.get(column)).collect::<Vec<String>>();
-        let (topics, tables, names) = (text(0), text(2), text(3));
         let partitions: Vec<i32> = chosen.iter().map(|row| row.get(1)).collect();
-        sqlx::query(LOCKED).bind(&self.group).bind(&topics).bind(&partitions).fetch_all(&mut *connection).await?;
-        let events = sqlx::query(EVENTS).bind(&self.group).bind(&topics).bind(&partitions).bind(&tables).bind(&names);
-        keys(&events.fetch_all(connection).await?)
+        let events = sqlx::query(EVENTS).bind(&self.group).bind(text(0)).bind(partitions).bind(text(2)).bind(text(3));
+        let events = events.fetch_all(connection).await;
+        events.and_then(|events| keys(&events)).map_err(failed)
     }
 
-    /// Two who try the same keys at once would only wait for each other.
-    async fn is_alone(&self, connection: &mut PgConnection) -> Result<bool, sqlx::Error> {
-        let sql = "SELECT pg_try_advisory_xact_lock(hashtextextended('tributary resolve ' || $1, 0))";
-        Ok(sqlx::query(sql).bind(&self.group).fetch_one(connection).await?.get(0))
+    /// Locks the progress of partitions, in the order in which all do who lock several. Those of which the owner is at it for
+    /// long are left out.
+    async fn lock(
+        &self,
+        connection: &mut PgConnection,
+        partitions: BTreeSet<(String, i32)>,
+    ) -> Result<HashSet<(String, i32)>, Error> {
+        let failed = |cause| self.failed("lock the progress", cause);
+        self.savepoint(connection, LOCK_TIMEOUT).await?;
+        let mut locked = HashSet::new();
+        for (topic, number) in partitions {
+            self.savepoint(connection, "SAVEPOINT lock").await?;
+            let lock = sqlx::query(LOCKED).bind(&self.group).bind(&topic).bind(number);
+            match lock.fetch_optional(&mut *connection).await {
+                Ok(_) => {
+                    self.savepoint(connection, "RELEASE SAVEPOINT lock").await?;
+                    locked.insert((topic, number));
+                }
+                Err(cause) if cause.as_database_error().is_some_and(|it| it.code().as_deref() == Some("55P03")) => {
+                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT lock; RELEASE SAVEPOINT lock").await?;
+                }
+                Err(cause) => return Err(failed(cause)),
+            }
+        }
+        self.savepoint(connection, "SET LOCAL lock_timeout = '5s'").await?;
+        Ok(locked)
     }
 
     async fn try_again(
@@ -175,43 +227,96 @@ impl Relational {
         let failed = |cause| self.failed("try parked events again", cause);
         let until = Instant::now() + patience;
         connection.execute("SET CONSTRAINTS ALL IMMEDIATE").await.map_err(failed)?;
-        let Left { mut refused, mut untried } =
-            self.apply_keys(connection, keys.iter().map(|key| (key, &key.events)).collect(), until).await?;
-        let is_dead = |left: &(&Key, Refused)| Class::of(&left.1) == Some(Class::Dead);
-        let (dead, undecided): (Vec<_>, Vec<_>) = refused.into_iter().partition(is_dead);
+        let (mut together, mut singly, mut refused) = (Vec::new(), Vec::new(), Vec::new());
+        for key in keys {
+            match self.is_foldable(key) {
+                Ok(true) => together.push((key, &key.events)),
+                Ok(false) => singly.push(key),
+                Err(why) => refused.push((key, why)),
+            }
+        }
+        let left = self.apply_keys(connection, together, until).await?;
+        refused.extend(left.refused);
+        let mut untried = left.untried;
+        // What is called dead or unfit may be so by our own idea of the table alone: it was altered since.
+        let is_stale =
+            |left: &(&Key, Refused)| Class::of(&left.1) == Some(Class::Dead) || matches!(left.1, Refused::Unfit(_));
+        let (stale, undecided): (Vec<_>, Vec<_>) = refused.into_iter().partition(is_stale);
         refused = undecided;
-        if !dead.is_empty() {
-            // The table may have been altered since we looked at it.
-            let tables: BTreeSet<&TableName> = dead.iter().map(|(key, _)| &key.table).collect();
-            let tables: Vec<TableName> = tables.into_iter().cloned().collect();
-            self.read_catalog_within(connection, &tables).await?;
-            let dead = dead.iter().map(|(key, _)| (*key, &key.events)).collect();
-            let again = self.apply_keys(connection, dead, until).await?;
-            refused.extend(again.refused);
-            untried.extend(again.untried);
+        if !stale.is_empty() {
+            self.look_again(connection, stale.iter().map(|(key, _)| *key)).await?;
+            let (again, unfit): (Vec<_>, Vec<_>) =
+                stale.into_iter().partition(|(key, _)| self.is_foldable(key).is_ok_and(|is| is));
+            refused.extend(unfit);
+            let again = again.iter().map(|(key, _)| (*key, &key.events)).collect();
+            let left = self.apply_keys(connection, again, until).await?;
+            refused.extend(left.refused);
+            untried.extend(left.untried);
         }
         let (exchanged, hurried) = self.exchange(connection, &refused, Instant::now() + patience).await?;
         refused.retain(|(key, _)| !exchanged.contains(&key.id));
         let left: HashSet<usize> =
-            refused.iter().map(|(key, _)| key.id).chain(untried.iter().map(|key| key.id)).collect();
+            refused.iter().map(|(key, _)| key).chain(&untried).chain(&singly).map(|key| key.id).collect();
         let mut applied: Vec<(&Key, i64)> = Vec::new();
         for key in keys.iter().filter(|key| !left.contains(&key.id)) {
             applied.extend(key.offsets.iter().map(|offset| (key, *offset)));
         }
-        let mut at_fault = Vec::new();
-        for (key, why) in refused {
-            // Only of a key that can never apply as a whole it matters which of its events is at fault.
-            let (done, why) = match Class::of(&why) {
-                Some(Class::Dead) if key.offsets.len() > 1 => self.up_to_fault(connection, key, why).await?,
-                _ => (0, why),
-            };
+        // Of a key that can never apply as a whole it matters which of its events is at fault.
+        let (dead, mut at_fault): (Vec<_>, Vec<_>) =
+            refused.into_iter().partition(|(key, why)| Class::of(why) == Some(Class::Dead) && key.offsets.len() > 1);
+        let mut at_fault: Vec<(&Key, i64, Refused)> =
+            at_fault.drain(..).map(|(key, why)| (key, key.offsets[0], why)).collect();
+        let (mut hurried, until) = (hurried + untried.len(), Instant::now() + patience);
+        for key in dead.into_iter().map(|(key, _)| key).chain(singly) {
+            let (done, why) = self.one_by_one(connection, key, until).await?;
             applied.extend(key.offsets[..done].iter().map(|offset| (key, *offset)));
-            at_fault.push((key, key.offsets[done], why));
+            match why {
+                Some(why) => at_fault.push((key, key.offsets[done], why)),
+                None => hurried += usize::from(done < key.offsets.len()),
+            }
         }
         self.forget(connection, &applied).await.map_err(failed)?;
         self.note(connection, &at_fault).await.map_err(failed)?;
         let dead = at_fault.iter().filter(|(_, _, why)| Class::of(why) == Some(Class::Dead)).count();
-        Ok(Resolved { events: applied.len(), left: left.len(), untried: untried.len() + hurried, dead })
+        Ok(Resolved { events: applied.len(), left: at_fault.len() + hurried, untried: hurried, dead })
+    }
+
+    /// Whether a key's events may be folded. Not where equal keys of its table can differ in text, and all of its rows stand still
+    /// as one; nor where its key would read otherwise by now: then others of it may have been applied already.
+    fn is_foldable(&self, key: &Key) -> Result<bool, Refused> {
+        let unfit = |why: String| Refused::Unfit(why);
+        let text = key.events.record(0).key.unwrap_or_default();
+        let columns = Columns::decode(text).map_err(|cause| unfit(cause.to_string()))?;
+        let shape = self.catalog.shape(&key.table, &columns).map_err(|misfit| unfit(misfit.to_string()))?;
+        let canonical = shape.canonical(text).map_err(|cause| unfit(cause.to_string()))?;
+        match *canonical == *key.name.as_bytes() {
+            true => Ok(shape.foldable),
+            false => {
+                Err(unfit("its key reads otherwise by the table as it is now: `tributary dlq resync` it".to_owned()))
+            }
+        }
+    }
+
+    /// Reads the catalog for the tables of these keys again, and keeps them from being altered.
+    async fn look_again(&self, connection: &mut PgConnection, keys: impl Iterator<Item = &Key>) -> Result<(), Error> {
+        let tables: BTreeSet<&TableName> = keys.map(|key| &key.table).collect();
+        let tables: Vec<TableName> = tables.into_iter().cloned().collect();
+        for table in &tables {
+            self.savepoint(connection, "SAVEPOINT look").await?;
+            let lock = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", quote::table(table));
+            let refused = match connection.execute(sqlx::raw_sql(AssertSqlSafe(lock))).await {
+                Ok(_) => None,
+                Err(cause) => self.bearable(Write::Refused(Refused::Server(cause)))?,
+            };
+            // A table that is gone, or not ours any more, is missing from the catalog too.
+            let end = if refused.is_none() {
+                "RELEASE SAVEPOINT look"
+            } else {
+                "ROLLBACK TO SAVEPOINT look; RELEASE SAVEPOINT look"
+            };
+            self.savepoint(connection, end).await?;
+        }
+        self.read_catalog_within(connection, &tables).await
     }
 
     /// Applies as many of the keys as can be within the time for it, and tells the others.
@@ -262,10 +367,9 @@ impl Relational {
                 Ok(Plan::Rows(rows)) => {
                     statements.extend(rows.statements.into_iter().map(|statement| (partition, statement)));
                 }
-                Ok(Plan::OneByOne | Plan::Control(_)) => match keys {
-                    [(key, events)] => return self.apply_one_by_one(connection, key, events).await,
-                    _ => return Ok(Some(Refused::Unfit("its table's events are applied one by one".to_owned()))),
-                },
+                Ok(Plan::OneByOne | Plan::Control(_)) => {
+                    return Ok(Some(Refused::Unfit("its table's events are applied one by one".to_owned())));
+                }
                 // The table is not what it was when the event was set aside.
                 Err(error) => return Ok(Some(Refused::Unfit(service::chain(&error).to_string()))),
             }
@@ -283,35 +387,56 @@ impl Relational {
         Ok(None)
     }
 
-    /// Applies the events of a table whose equal keys can differ in text, each by itself, all or none.
-    async fn apply_one_by_one(
+    /// Applies a key's events one after the other, up to one that is refused or until the time is over: how many, and why no more.
+    async fn one_by_one(
         &self,
         connection: &mut PgConnection,
         key: &Key,
-        events: &Segment,
-    ) -> Result<Option<Refused>, Error> {
-        self.savepoint(connection, "SAVEPOINT part").await?;
-        for index in 0..events.len() {
-            let record = events.record(index);
-            let change = Change::of(&key.partition, record)?;
-            let mut fold = change.fold(&key.partition, record, &self.catalog)?;
-            plan::add(&key.partition, record, &mut fold, change)?;
-            let written = self.write(connection, &key.partition, &statement::statements(&[fold])).await?;
+        until: Instant,
+    ) -> Result<(usize, Option<Refused>), Error> {
+        for index in 0..key.offsets.len() {
+            if index > 0 && Instant::now() > until {
+                return Ok((index, None));
+            }
+            let statements = match self.single(key, index) {
+                Ok(statements) => statements,
+                Err(error) => return Ok((index, Some(Refused::Unfit(service::chain(&error).to_string())))),
+            };
+            self.savepoint(connection, "SAVEPOINT part").await?;
+            let written = self.write(connection, &key.partition, &statements).await?;
             if let Some(why) = self.bearable(written)? {
                 self.savepoint(connection, "ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part").await?;
-                return Ok(Some(why));
+                return Ok((index, Some(why)));
             }
+            self.savepoint(connection, "RELEASE SAVEPOINT part").await?;
         }
-        self.savepoint(connection, "RELEASE SAVEPOINT part").await?;
-        Ok(None)
+        Ok((key.offsets.len(), None))
     }
 
-    /// Why a statement was refused, if that says something of its events.
+    /// What one of its events comes to by itself.
+    fn single(&self, key: &Key, index: usize) -> Result<Vec<Statement>, Error> {
+        let record = key.events.record(index);
+        let change = Change::of(&key.partition, record)?;
+        let mut fold = change.fold(&key.partition, record, &self.catalog)?;
+        plan::add(&key.partition, record, &mut fold, change)?;
+        Ok(statement::statements(&[fold]))
+    }
+
+    /// Why a statement was refused, if that will not pass by itself. A row that is missing may be on its way with a load: then its
+    /// event waits for it here, and nothing is forgotten that the load might not bring.
     fn bearable(&self, written: Write) -> Result<Option<Refused>, Error> {
         match written {
-            Write::Done { .. } => Ok(None),
-            Write::Refused(refused) if Class::of(&refused).is_none() => Err(self.refused(refused)),
+            Write::Done { skipped: 0 } => Ok(None),
+            Write::Done { .. } => Ok(Some(Refused::NoRow)),
+            Write::Refused(refused) if refused.severity() == Severity::Transient => Err(self.failed_at_parked(refused)),
             Write::Refused(refused) => Ok(Some(refused)),
+        }
+    }
+
+    fn failed_at_parked(&self, refused: Refused) -> Error {
+        match refused {
+            Refused::Server(cause) => self.failed("try parked events again", cause),
+            Refused::NoRow | Refused::Unfit(_) => unreachable!("such a refusal never passes by itself"),
         }
     }
 
@@ -326,16 +451,13 @@ impl Relational {
     ) -> Result<(HashSet<usize>, usize), Error> {
         let undecided = refused.iter().filter(|(_, why)| Class::of(why) == Some(Class::Undecided));
         let mut keys: Vec<&Key> = undecided.map(|(key, _)| *key).collect();
+        if keys.len() > 1 {
+            // A row comes back with the columns that we know of, so we must know of all.
+            self.look_again(connection, keys.iter().copied()).await?;
+        }
         while keys.len() > 1 && Instant::now() < until {
             self.savepoint(connection, "SAVEPOINT exchange").await?;
-            let whole = match self.take_away(connection, &keys).await? {
-                Ok(whole) => whole,
-                // Something else depends on one of them.
-                Err(_) => {
-                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT exchange; RELEASE SAVEPOINT exchange").await?;
-                    return Ok((HashSet::new(), 0));
-                }
-            };
+            let whole = self.take_away(connection, &keys).await?;
             let all = whole.iter().map(|(key, events)| (*key, events)).collect();
             let left = self.apply_keys(connection, all, until).await?;
             let is_done = left.refused.is_empty() && left.untried.is_empty();
@@ -356,7 +478,7 @@ impl Relational {
         &self,
         connection: &mut PgConnection,
         keys: &[&'k Key],
-    ) -> Result<Result<Vec<(&'k Key, Segment)>, Refused>, Error> {
+    ) -> Result<Vec<(&'k Key, Segment)>, Error> {
         let failed = |cause| self.failed("read rows that are in each other's way", cause);
         let mut by_table: HashMap<&TableName, Vec<&'k Key>> = HashMap::new();
         keys.iter().for_each(|key| by_table.entry(&key.table).or_default().push(key));
@@ -378,39 +500,42 @@ impl Relational {
                 let place = usize::try_from(row.get::<i64, _>(0)).unwrap_or_default();
                 stood.insert(place, row.get(1));
             }
-            for (place, key) in (1..).zip(&keys) {
+            if self.delete(connection, &statement::take_away(&shape, arrays)).await? {
+                for (place, key) in (1..).zip(&keys) {
+                    whole.extend(key.behind(stood.get(&place).map(String::as_str)).map(|events| (*key, events)));
+                }
+                continue;
+            }
+            // Something depends on one of them: it stays, and the others go.
+            for ((place, key), name) in (1..).zip(&keys).zip(&names) {
                 let Some(events) = key.behind(stood.get(&place).map(String::as_str)) else { continue };
-                whole.push((*key, events));
-            }
-            let statement = statement::take_away(&shape, arrays);
-            let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
-            for array in &statement.arrays {
-                query = query.bind(array);
-            }
-            if let Err(cause) = query.execute(&mut *connection).await {
-                let refused = Write::Refused(Refused::Server(cause));
-                return self.bearable(refused).map(|why| why.map_or(Ok(Vec::new()), Err));
+                let alone = statement::key_arrays(&shape, std::slice::from_ref(name));
+                if self.delete(connection, &statement::take_away(&shape, alone)).await? {
+                    whole.push((*key, events));
+                }
             }
         }
-        Ok(Ok(whole))
+        Ok(whole)
     }
 
-    /// Applies a key's events up to the one that is at fault: how many stand before it, and why it is.
-    async fn up_to_fault(
-        &self,
-        connection: &mut PgConnection,
-        key: &Key,
-        whole: Refused,
-    ) -> Result<(usize, Refused), Error> {
-        for (index, _) in key.offsets.iter().enumerate() {
-            let mut single = Segment::new(&Budget::default());
-            single.copy_from(&key.events, index, None);
-            if let Some(why) = self.apply_part(connection, &[(key, &single)]).await? {
-                return Ok((index, why));
-            }
+    /// Takes rows away, under a savepoint. Whether they are gone.
+    async fn delete(&self, connection: &mut PgConnection, statement: &Statement) -> Result<bool, Error> {
+        self.savepoint(connection, "SAVEPOINT away").await?;
+        let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
+        for array in &statement.arrays {
+            query = query.bind(array);
         }
-        // One by one they all apply: it is for the next look to say so.
-        Ok((key.offsets.len() - 1, whole))
+        let refused = match query.execute(&mut *connection).await {
+            Ok(_) => None,
+            Err(cause) => self.bearable(Write::Refused(Refused::Server(cause)))?,
+        };
+        let end = if refused.is_none() {
+            "RELEASE SAVEPOINT away"
+        } else {
+            "ROLLBACK TO SAVEPOINT away; RELEASE SAVEPOINT away"
+        };
+        self.savepoint(connection, end).await?;
+        Ok(refused.is_none())
     }
 
     async fn forget(&self, connection: &mut PgConnection, applied: &[(&Key, i64)]) -> Result<(), sqlx::Error> {
