@@ -449,7 +449,9 @@ impl Relational {
         refused: &[(&Key, Refused)],
         until: Instant,
     ) -> Result<(HashSet<usize>, usize), Error> {
-        let undecided = refused.iter().filter(|(_, why)| Class::of(why) == Some(Class::Undecided));
+        // What does not fit the table as it is must not be applied in this way either.
+        let may_pass = |why: &Refused| !matches!(why, Refused::Unfit(_)) && Class::of(why) == Some(Class::Undecided);
+        let undecided = refused.iter().filter(|(_, why)| may_pass(why));
         let mut keys: Vec<&Key> = undecided.map(|(key, _)| *key).collect();
         if keys.len() > 1 {
             // A row comes back with the columns that we know of, so we must know of all.
@@ -479,7 +481,6 @@ impl Relational {
         connection: &mut PgConnection,
         keys: &[&'k Key],
     ) -> Result<Vec<(&'k Key, Segment)>, Error> {
-        let failed = |cause| self.failed("read rows that are in each other's way", cause);
         let mut by_table: HashMap<&TableName, Vec<&'k Key>> = HashMap::new();
         keys.iter().for_each(|key| by_table.entry(&key.table).or_default().push(key));
         let mut whole = Vec::new();
@@ -495,11 +496,18 @@ impl Relational {
             for array in &arrays {
                 query = query.bind(array);
             }
-            let mut stood: HashMap<usize, String> = HashMap::new();
-            for row in query.fetch_all(&mut *connection).await.map_err(failed)? {
-                let place = usize::try_from(row.get::<i64, _>(0)).unwrap_or_default();
-                stood.insert(place, row.get(1));
-            }
+            self.savepoint(connection, "SAVEPOINT away").await?;
+            let rows = match query.fetch_all(&mut *connection).await {
+                Ok(rows) => rows,
+                Err(cause) => {
+                    self.bearable(Write::Refused(Refused::Server(cause)))?;
+                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT away; RELEASE SAVEPOINT away").await?;
+                    continue;
+                }
+            };
+            self.savepoint(connection, "RELEASE SAVEPOINT away").await?;
+            let place = |row: &PgRow| usize::try_from(row.get::<i64, _>(0)).unwrap_or_default();
+            let stood: HashMap<usize, String> = rows.iter().map(|row| (place(row), row.get(1))).collect();
             if self.delete(connection, &statement::take_away(&shape, arrays)).await? {
                 for (place, key) in (1..).zip(&keys) {
                     whole.extend(key.behind(stood.get(&place).map(String::as_str)).map(|events| (*key, events)));
