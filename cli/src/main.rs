@@ -29,6 +29,7 @@ use service::{log, telemetry};
 
 use args::{Arguments, Command, Dlq, Slot, Snapshot, Table, Topic};
 use configuration::Configuration;
+use dlq::settle::Way;
 use failure::Failure;
 use roles::Parts;
 use snapshot::steer::{self, Course};
@@ -79,9 +80,9 @@ async fn perform(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Verify(verify) => verification::run(&configuration, verify).await,
         Command::Dlq(Dlq::List(list)) => dlq::list(&configuration, list).await,
         Command::Dlq(Dlq::Show(show)) => dlq::show(&configuration, show).await,
-        Command::Dlq(Dlq::Retry(which)) => dlq::settle::retry(&configuration, which).await,
-        Command::Dlq(Dlq::Resync(which)) => dlq::settle::resync(&configuration, which).await,
-        Command::Dlq(Dlq::Discard(which)) => dlq::settle::discard(&configuration, which).await,
+        Command::Dlq(Dlq::Retry(which)) => dlq::settle::run(&configuration, which, Way::Retry).await,
+        Command::Dlq(Dlq::Resync(which)) => dlq::settle::run(&configuration, which, Way::Resync).await,
+        Command::Dlq(Dlq::Discard(which)) => dlq::settle::run(&configuration, which, Way::Discard).await,
         Command::Slot(Slot::Show(form)) => slot::show::run(&configuration, form).await,
         Command::Slot(Slot::Drop(drop)) => slot::drop::run(&configuration, drop).await,
         Command::Topic(Topic::Grow(grow)) => topic::grow(&configuration, &grow),

@@ -3,9 +3,8 @@
 //! Whoever runs the group's sinks does the rest: what may apply is tried with their next look. Nobody applies or sets aside
 //! anything of a partition while its parked events are changed here.
 
+use postgres::Client;
 use postgres::tokio_postgres::{Error as Cause, Transaction};
-use postgres::{Client, tokio_postgres};
-use schemas::TableName;
 
 use crate::error::Error;
 use crate::read::ParkedEvent;
@@ -58,52 +57,57 @@ impl<'e> Arrays<'e> {
     }
 
     /// One of the statements over keys.
-    async fn over_keys(&self, transaction: &Transaction<'_>, sql: &'static str) -> Result<u64, Cause> {
-        let keys: [&(dyn tokio_postgres::types::ToSql + Sync); 5] =
-            [&self.groups, &self.topics, &self.partitions, &self.tables, &self.keys];
-        transaction.execute(sql, &keys).await
+    async fn over_keys(&self, transaction: &Transaction<'_>, sql: &'static str) -> Result<(), Cause> {
+        let Arrays { groups, topics, partitions, tables, keys, .. } = self;
+        transaction.execute(sql, &[groups, topics, partitions, tables, keys]).await.map(drop)
     }
 }
 
 /// The keys of these events are tried again, with all that is set aside of them.
-pub async fn retry(target: &postgres::Config, events: &[ParkedEvent]) -> Result<u64, Error> {
-    let operation = "have parked events tried again";
+pub async fn retry(target: &postgres::Config, events: &[ParkedEvent]) -> Result<(), Error> {
+    change(target, events, "have parked events tried again", Change::Retry).await
+}
+
+/// These events are given up, and what stands behind them goes on.
+pub async fn discard(target: &postgres::Config, events: &[ParkedEvent]) -> Result<(), Error> {
+    change(target, events, "give parked events up", Change::Discard).await
+}
+
+/// What is done to parked events.
+enum Change {
+    Retry,
+    Discard,
+}
+
+async fn change(
+    target: &postgres::Config,
+    events: &[ParkedEvent],
+    operation: &'static str,
+    change: Change,
+) -> Result<(), Error> {
     let (mut client, events) = (connect(target, operation).await?, Arrays::of(events));
     let work = async {
         let transaction = client.transaction().await?;
         events.lock(&transaction).await?;
-        let changed = events.over_keys(&transaction, RETRY).await?;
-        transaction.commit().await.map(|()| changed)
+        match change {
+            Change::Retry => events.over_keys(&transaction, RETRY).await?,
+            Change::Discard => {
+                let Arrays { groups, topics, partitions, offsets, .. } = &events;
+                transaction.execute(DISCARD, &[groups, topics, partitions, offsets]).await?;
+                events.over_keys(&transaction, GO_ON).await?;
+            }
+        }
+        transaction.commit().await
     };
-    work.await.map_err(|cause| failed(target, operation, cause))
-}
-
-/// These events are given up, and what stands behind them goes on. How many there still were.
-pub async fn discard(target: &postgres::Config, events: &[ParkedEvent]) -> Result<u64, Error> {
-    let operation = "give parked events up";
-    let (mut client, events) = (connect(target, operation).await?, Arrays::of(events));
-    let work = async {
-        let transaction = client.transaction().await?;
-        events.lock(&transaction).await?;
-        let parameters: [&(dyn tokio_postgres::types::ToSql + Sync); 4] =
-            [&events.groups, &events.topics, &events.partitions, &events.offsets];
-        let discarded = transaction.execute(DISCARD, &parameters).await?;
-        events.over_keys(&transaction, GO_ON).await?;
-        transaction.commit().await.map(|()| discarded)
+    let failed = |cause| Error::Read {
+        target: target.display(),
+        operation,
+        cause: postgres::Error::statement(operation, cause),
     };
-    work.await.map_err(|cause| failed(target, operation, cause))
-}
-
-/// The name of an event's table.
-pub fn table(event: &ParkedEvent) -> Option<TableName> {
-    event.table.parse().ok()
+    work.await.map_err(failed)
 }
 
 async fn connect(target: &postgres::Config, operation: &'static str) -> Result<Client, Error> {
     let refused = |cause| Error::Read { target: target.display(), operation, cause };
     postgres::connect(target, "dlq").await.map_err(refused)
-}
-
-fn failed(target: &postgres::Config, operation: &'static str, cause: Cause) -> Error {
-    Error::Read { target: target.display(), operation, cause: postgres::Error::statement(operation, cause) }
 }

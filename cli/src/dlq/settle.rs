@@ -56,47 +56,40 @@ fn key(event: &ParkedEvent) -> Key<'_> {
 
 /// What is done with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+pub(crate) enum Way {
+    /// They are tried again.
     Retry,
+    /// Their rows are read again.
     Resync,
+    /// They are given up.
     Discard,
 }
 
-/// Has them tried again.
-pub(crate) async fn retry(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
+/// Settles them, and says what came of it.
+pub(crate) async fn run(configuration: &Configuration, which: DlqSettle, way: Way) -> Result<Outcome, Failure> {
     let target = configuration.target("dlq")?;
     let (chosen, before) = chosen(target, &which).await?;
-    if !which.dry_run {
-        settle::retry(target, &chosen).await?;
+    match way {
+        Way::Resync => start::order_keys(configuration, by_table(&chosen)?, which.dry_run).await?,
+        Way::Retry | Way::Discard if which.dry_run => {}
+        Way::Retry => settle::retry(target, &chosen).await?,
+        Way::Discard => settle::discard(target, &chosen).await?,
     }
-    finish(target, &which, (&chosen, &before), Way::Retry).await
+    finish(target, &which, (&chosen, &before), way).await
 }
 
-/// Gives them up.
-pub(crate) async fn discard(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
-    let target = configuration.target("dlq")?;
-    let (chosen, before) = chosen(target, &which).await?;
-    if !which.dry_run {
-        settle::discard(target, &chosen).await?;
-    }
-    finish(target, &which, (&chosen, &before), Way::Discard).await
-}
-
-/// Has their rows read again.
-pub(crate) async fn resync(configuration: &Configuration, which: DlqSettle) -> Result<Outcome, Failure> {
-    let target = configuration.target("dlq")?;
-    let (chosen, before) = chosen(target, &which).await?;
+/// The keys that are to be ordered of the source.
+fn by_table(chosen: &[ParkedEvent]) -> Result<BTreeMap<TableName, BTreeSet<String>>, Failure> {
     let mut by_table: BTreeMap<TableName, BTreeSet<String>> = BTreeMap::new();
-    for event in &chosen {
+    for event in chosen {
         if event.key == TABLE {
             return Err(Failure::WholeTable(event.table.clone()));
         }
-        if let Some(table) = settle::table(event) {
+        if let Ok(table) = event.table.parse() {
             by_table.entry(table).or_default().insert(event.key.clone());
         }
     }
-    start::order_keys(configuration, by_table, which.dry_run).await?;
-    finish(target, &which, (&chosen, &before), Way::Resync).await
+    Ok(by_table)
 }
 
 /// The events that are meant, each place one, and all that are parked.

@@ -89,11 +89,11 @@ impl Stretch<'_> {
         let (partition, relational) = (&self.claim.partition, self.relational);
         let plan = Plan::rows(partition, records.iter().copied(), &relational.catalog, &self.parked)?;
         let Plan::Rows(Rows { statements, mut behind, freed, applied, skipped }) = plan else { return Ok(false) };
-        self.savepoint(connection, "SAVEPOINT run").await?;
+        self.relational.savepoint(connection, "SAVEPOINT run").await?;
         self.free(connection, &freed).await?;
         match relational.write(connection, partition, &statements).await? {
             Write::Done { skipped: missing } => {
-                self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
+                self.relational.savepoint(connection, "RELEASE SAVEPOINT run").await?;
                 self.done.applied += applied.saturating_sub(missing);
                 self.done.skipped += skipped + missing;
                 self.freed(freed);
@@ -102,7 +102,7 @@ impl Stretch<'_> {
             }
             Write::Refused(refused) if Class::of(&refused).is_none() => Err(relational.refused(refused)),
             Write::Refused(_) => {
-                self.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
+                self.relational.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
                 Ok(false)
             }
         }
@@ -122,10 +122,6 @@ impl Stretch<'_> {
             self.done.parked.retain(|parked| parked.table != table || parked.key != key);
             self.done.unsure = true;
         }
-    }
-
-    async fn savepoint(&self, connection: &mut PgConnection, sql: &'static str) -> Result<(), Error> {
-        connection.execute(sql).await.map(drop).map_err(|cause| self.relational.failed("set a savepoint", cause))
     }
 
     async fn runs(&mut self, connection: &mut PgConnection, records: &[Record<'_>]) -> Result<(), Error> {
@@ -156,7 +152,7 @@ impl Stretch<'_> {
         connection: &mut PgConnection,
         records: &[Record<'_>],
     ) -> Result<Option<(usize, Single)>, Error> {
-        self.savepoint(connection, "SAVEPOINT run").await?;
+        self.relational.savepoint(connection, "SAVEPOINT run").await?;
         let (mut applied, mut skipped, mut behind, mut freed) = (0, 0, Vec::<Parked>::new(), Vec::new());
         for (index, record) in records.iter().enumerate() {
             match self.single(connection, *record, &freed).await? {
@@ -169,12 +165,12 @@ impl Stretch<'_> {
                 Single::Skipped => skipped += 1,
                 Single::Behind(parked) => behind.push(*parked),
                 refused @ Single::Refused(..) => {
-                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
+                    self.relational.savepoint(connection, "ROLLBACK TO SAVEPOINT run; RELEASE SAVEPOINT run").await?;
                     return Ok(Some((index, refused)));
                 }
             }
         }
-        self.savepoint(connection, "RELEASE SAVEPOINT run").await?;
+        self.relational.savepoint(connection, "RELEASE SAVEPOINT run").await?;
         self.done.applied += applied;
         self.done.skipped += skipped;
         self.freed(freed);

@@ -201,15 +201,15 @@ impl Relational {
         self.savepoint(connection, LOCK_TIMEOUT).await?;
         let mut locked = HashSet::new();
         for (topic, number) in partitions {
-            self.savepoint(connection, "SAVEPOINT lock").await?;
+            self.begin_part(connection).await?;
             let lock = sqlx::query(LOCKED).bind(&self.group).bind(&topic).bind(number);
             match lock.fetch_optional(&mut *connection).await {
                 Ok(_) => {
-                    self.savepoint(connection, "RELEASE SAVEPOINT lock").await?;
+                    self.end_part(connection, true).await?;
                     locked.insert((topic, number));
                 }
                 Err(cause) if cause.as_database_error().is_some_and(|it| it.code().as_deref() == Some("55P03")) => {
-                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT lock; RELEASE SAVEPOINT lock").await?;
+                    self.end_part(connection, false).await?;
                 }
                 Err(cause) => return Err(failed(cause)),
             }
@@ -262,10 +262,10 @@ impl Relational {
             applied.extend(key.offsets.iter().map(|offset| (key, *offset)));
         }
         // Of a key that can never apply as a whole it matters which of its events is at fault.
-        let (dead, mut at_fault): (Vec<_>, Vec<_>) =
+        let (dead, others): (Vec<_>, Vec<_>) =
             refused.into_iter().partition(|(key, why)| Class::of(why) == Some(Class::Dead) && key.offsets.len() > 1);
         let mut at_fault: Vec<(&Key, i64, Refused)> =
-            at_fault.drain(..).map(|(key, why)| (key, key.offsets[0], why)).collect();
+            others.into_iter().map(|(key, why)| (key, key.offsets[0], why)).collect();
         let (mut hurried, until) = (hurried + untried.len(), Instant::now() + patience);
         for key in dead.into_iter().map(|(key, _)| key).chain(singly) {
             let (done, why) = self.one_by_one(connection, key, until).await?;
@@ -302,19 +302,14 @@ impl Relational {
         let tables: BTreeSet<&TableName> = keys.map(|key| &key.table).collect();
         let tables: Vec<TableName> = tables.into_iter().cloned().collect();
         for table in &tables {
-            self.savepoint(connection, "SAVEPOINT look").await?;
+            self.begin_part(connection).await?;
             let lock = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", quote::table(table));
             let refused = match connection.execute(sqlx::raw_sql(AssertSqlSafe(lock))).await {
                 Ok(_) => None,
                 Err(cause) => self.bearable(Write::Refused(Refused::Server(cause)))?,
             };
             // A table that is gone, or not ours any more, is missing from the catalog too.
-            let end = if refused.is_none() {
-                "RELEASE SAVEPOINT look"
-            } else {
-                "ROLLBACK TO SAVEPOINT look; RELEASE SAVEPOINT look"
-            };
-            self.savepoint(connection, end).await?;
+            self.end_part(connection, refused.is_none()).await?;
         }
         self.read_catalog_within(connection, &tables).await
     }
@@ -375,15 +370,15 @@ impl Relational {
             }
         }
         statements.sort_by_key(|(_, statement)| statement.kind);
-        self.savepoint(connection, "SAVEPOINT part").await?;
+        self.begin_part(connection).await?;
         for (partition, statement) in statements {
             let written = self.write(connection, partition, std::slice::from_ref(&statement)).await?;
             if let Some(why) = self.bearable(written)? {
-                self.savepoint(connection, "ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part").await?;
+                self.end_part(connection, false).await?;
                 return Ok(Some(why));
             }
         }
-        self.savepoint(connection, "RELEASE SAVEPOINT part").await?;
+        self.end_part(connection, true).await?;
         Ok(None)
     }
 
@@ -402,13 +397,13 @@ impl Relational {
                 Ok(statements) => statements,
                 Err(error) => return Ok((index, Some(Refused::Unfit(service::chain(&error).to_string())))),
             };
-            self.savepoint(connection, "SAVEPOINT part").await?;
+            self.begin_part(connection).await?;
             let written = self.write(connection, &key.partition, &statements).await?;
             if let Some(why) = self.bearable(written)? {
-                self.savepoint(connection, "ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part").await?;
+                self.end_part(connection, false).await?;
                 return Ok((index, Some(why)));
             }
-            self.savepoint(connection, "RELEASE SAVEPOINT part").await?;
+            self.end_part(connection, true).await?;
         }
         Ok((key.offsets.len(), None))
     }
@@ -458,16 +453,16 @@ impl Relational {
             self.look_again(connection, keys.iter().copied()).await?;
         }
         while keys.len() > 1 && Instant::now() < until {
-            self.savepoint(connection, "SAVEPOINT exchange").await?;
+            self.begin_part(connection).await?;
             let whole = self.take_away(connection, &keys).await?;
             let all = whole.iter().map(|(key, events)| (*key, events)).collect();
             let left = self.apply_keys(connection, all, until).await?;
             let is_done = left.refused.is_empty() && left.untried.is_empty();
             if is_done && whole.len() == keys.len() {
-                self.savepoint(connection, "RELEASE SAVEPOINT exchange").await?;
+                self.end_part(connection, true).await?;
                 return Ok((keys.into_iter().map(|key| key.id).collect(), 0));
             }
-            self.savepoint(connection, "ROLLBACK TO SAVEPOINT exchange; RELEASE SAVEPOINT exchange").await?;
+            self.end_part(connection, false).await?;
             let without: HashSet<usize> = left.refused.iter().map(|(key, _)| key.id).collect();
             keys = whole.into_iter().map(|(key, _)| key).filter(|key| !without.contains(&key.id)).collect();
         }
@@ -496,16 +491,16 @@ impl Relational {
             for array in &arrays {
                 query = query.bind(array);
             }
-            self.savepoint(connection, "SAVEPOINT away").await?;
+            self.begin_part(connection).await?;
             let rows = match query.fetch_all(&mut *connection).await {
                 Ok(rows) => rows,
                 Err(cause) => {
                     self.bearable(Write::Refused(Refused::Server(cause)))?;
-                    self.savepoint(connection, "ROLLBACK TO SAVEPOINT away; RELEASE SAVEPOINT away").await?;
+                    self.end_part(connection, false).await?;
                     continue;
                 }
             };
-            self.savepoint(connection, "RELEASE SAVEPOINT away").await?;
+            self.end_part(connection, true).await?;
             let place = |row: &PgRow| usize::try_from(row.get::<i64, _>(0)).unwrap_or_default();
             let stood: HashMap<usize, String> = rows.iter().map(|row| (place(row), row.get(1))).collect();
             if self.delete(connection, &statement::take_away(&shape, arrays)).await? {
@@ -528,7 +523,7 @@ impl Relational {
 
     /// Takes rows away, under a savepoint. Whether they are gone.
     async fn delete(&self, connection: &mut PgConnection, statement: &Statement) -> Result<bool, Error> {
-        self.savepoint(connection, "SAVEPOINT away").await?;
+        self.begin_part(connection).await?;
         let mut query = sqlx::query(AssertSqlSafe(statement.sql.as_str()));
         for array in &statement.arrays {
             query = query.bind(array);
@@ -537,12 +532,7 @@ impl Relational {
             Ok(_) => None,
             Err(cause) => self.bearable(Write::Refused(Refused::Server(cause)))?,
         };
-        let end = if refused.is_none() {
-            "RELEASE SAVEPOINT away"
-        } else {
-            "ROLLBACK TO SAVEPOINT away; RELEASE SAVEPOINT away"
-        };
-        self.savepoint(connection, end).await?;
+        self.end_part(connection, refused.is_none()).await?;
         Ok(refused.is_none())
     }
 
@@ -572,7 +562,18 @@ impl Relational {
             .map(drop)
     }
 
-    async fn savepoint(&self, connection: &mut PgConnection, sql: &'static str) -> Result<(), Error> {
+    /// Something that may have to be undone begins here. Such can stand in each other.
+    async fn begin_part(&self, connection: &mut PgConnection) -> Result<(), Error> {
+        self.savepoint(connection, "SAVEPOINT part").await
+    }
+
+    /// It ends, and stays or is undone.
+    async fn end_part(&self, connection: &mut PgConnection, stays: bool) -> Result<(), Error> {
+        let end = if stays { "RELEASE SAVEPOINT part" } else { "ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part" };
+        self.savepoint(connection, end).await
+    }
+
+    pub(super) async fn savepoint(&self, connection: &mut PgConnection, sql: &'static str) -> Result<(), Error> {
         connection.execute(sql).await.map(drop).map_err(|cause| self.failed("set a savepoint", cause))
     }
 }
